@@ -1,0 +1,113 @@
+"""What ``import peakmem`` offers: load, optimize, certify, verify."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from peakmem.errors import RuntimeFailed, RuntimeMissing
+from peakmem.frontend import (
+    Frontend,
+    Model,
+    Progress,
+    Verification,
+    complete_options,
+    get_frontend,
+    recognise,
+)
+from peakmem.liveness import scheduled_timeline
+from peakmem.ordering import Ordering, order_program
+from peakmem.result import Result
+
+
+def load(path: str | Path, *, frontend: str | None = None, **options: Any) -> Model:
+    """Read an artifact.
+
+    Parameters
+    ----------
+    path : str or Path
+    frontend : str, optional
+        Recognised from the content when not given.
+    **options
+        Options of that frontend; see ``peakmem frontends``.
+    """
+    path = Path(path)
+    chosen: Frontend = get_frontend(frontend) if frontend else recognise(path)
+    given: Mapping[str, Any] = options
+    return chosen.load(path, complete_options(chosen, given))
+
+
+def optimize(
+    model: Model,
+    *,
+    time_limit: float | None = 60.0,
+    measure: bool = True,
+    progress: Progress | None = None,
+) -> Result:
+    """Order, plan, rewrite and (with ``measure``) run an artifact.
+
+    Parameters
+    ----------
+    model : Model
+    time_limit : float, optional
+        Seconds for ordering and planning together; None for no limit.
+    measure : bool
+        Run both artifacts on the real runtime if it is installed.
+    progress : callable, optional
+    """
+    seconds: dict[str, float] = {}
+    say: Progress = progress or (lambda _: None)
+    start = time.monotonic()
+    deadline = None if time_limit is None else start + time_limit
+    ordering = order_program(model.program, time_limit=time_limit, progress=progress)
+    seconds["order"] = time.monotonic() - start
+    certificate = ordering.certificate
+    if certificate is not None:
+        from peakmem.check import check
+
+        begin = time.monotonic()
+        say("checking the certificate")
+        check(model.program, certificate.to_json())
+        seconds["check"] = time.monotonic() - begin
+    begin = time.monotonic()
+    say("planning")
+    schedule = model.schedule(ordering, deadline=deadline)
+    seconds["plan"] = time.monotonic() - begin
+    begin = time.monotonic()
+    rewritten = model.apply(schedule)
+    seconds["apply"] = time.monotonic() - begin
+    program = schedule.expansion.program if schedule.expansion is not None else model.program
+    verification: Verification | None = None
+    unmeasured = "not run (measuring was turned off)"
+    if measure:
+        begin = time.monotonic()
+        try:
+            verification = model.verify(rewritten, progress=progress)
+        except (RuntimeMissing, RuntimeFailed) as error:
+            unmeasured = str(error)
+        seconds["measure"] = time.monotonic() - begin
+    return Result(
+        source=model,
+        model=rewritten,
+        ordering=ordering,
+        schedule=schedule,
+        certificate=certificate,
+        live_peak_before=ordering.peak_before,
+        live_peak_after=scheduled_timeline(program, schedule.orders).peak,
+        verification=verification,
+        unmeasured=unmeasured,
+        seconds=seconds,
+        notes=(*model.notes, *ordering.notes, *schedule.notes),
+    )
+
+
+def certify(model: Model, *, time_limit: float | None = 60.0, progress: Progress | None = None) -> Ordering:
+    """Order only: the best order, the bound and its certificate, nothing rewritten."""
+    return order_program(model.program, time_limit=time_limit, progress=progress)
+
+
+def verify(model: Model, other: Model, *, progress: Progress | None = None) -> Verification:
+    """Run two artifacts on the real runtime: bits equal? measured == modelled?"""
+    return model.verify(other, progress=progress)

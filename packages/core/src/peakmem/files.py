@@ -1,0 +1,61 @@
+"""Writing files so that nothing is ever half written."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from peakmem.errors import UsageError
+
+
+def check_output(path: Path, *, source: Path | None = None, force: bool = False) -> None:
+    """Refuse an output path before any work is done.
+
+    Raises
+    ------
+    UsageError
+        When ``path`` is the input, is a folder, exists and ``force`` is not set, or its folder is missing or not
+        writable.
+    """
+    if source is not None and _same(path, source):
+        raise UsageError(f"{path}: is the input file, which peakmem never changes; name another output")
+    if path.is_dir():
+        raise UsageError(f"{path}: is a folder; name a file")
+    if path.exists() and not force:
+        raise UsageError(f"{path}: exists already; give --force to replace it")
+    folder = path.parent
+    if not folder.is_dir():
+        raise UsageError(f"{path}: the folder {folder} does not exist")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{path}: the folder {folder} is not writable")
+
+
+def write_atomically(path: Path, data: bytes, *, source: Path | None = None, force: bool = False) -> None:
+    """Write to a temporary file in the same folder and rename; see `check_output` for what is refused."""
+    check_output(path, source=source, force=force)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written ({error.strerror})") from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(name, 0o666 & ~mask)
+        os.replace(name, path)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written ({error.strerror})") from None
+    finally:
+        if os.path.exists(name):
+            os.unlink(name)
+
+
+def _same(a: Path, b: Path) -> bool:
+    try:
+        return os.path.samefile(a, b)
+    except OSError:
+        return os.path.abspath(a) == os.path.abspath(b)

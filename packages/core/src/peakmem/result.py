@@ -1,0 +1,109 @@
+"""What an optimization returns, and its JSON ``peakmem.result/1``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from peakmem.frontend import Model, Verification
+
+if TYPE_CHECKING:
+    from peakmem.certificate import Certificate
+    from peakmem.ordering import Ordering
+    from peakmem.schedule import Schedule
+
+SCHEMA = "peakmem.result/1"
+
+
+@dataclass(frozen=True)
+class Result:
+    """Outcome of `peakmem.optimize`.
+
+    Attributes
+    ----------
+    source, model : Model
+        The artifact given and the rewritten one.
+    ordering : Ordering
+        Orders, modelled liveness peaks, lower bound.
+    schedule : Schedule
+        What was realized.
+    certificate : Certificate or None
+        Proof of ``lower_bound``; present only if the independent checker accepted it.
+    live_peak_after : int
+        Liveness peak of the order that was realized, in bytes.
+    verification : Verification or None
+        None when nothing was run; ``unmeasured`` then says why.
+    """
+
+    source: Model
+    model: Model
+    ordering: Ordering
+    schedule: Schedule
+    certificate: Certificate | None
+    live_peak_before: int
+    live_peak_after: int
+    verification: Verification | None = None
+    unmeasured: str = ""
+    seconds: dict[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def lower_bound(self) -> int:
+        """No order of the program has a lower liveness peak, in bytes."""
+        return self.ordering.lower_bound
+
+    @property
+    def optimal(self) -> bool:
+        """The realized order's peak equals the lower bound, and a checked certificate proves that bound."""
+        return self.certificate is not None and self.live_peak_after == self.lower_bound
+
+    @property
+    def gap(self) -> float:
+        """(peak - bound) / peak, 0.0 when they are equal."""
+        return (self.live_peak_after - self.lower_bound) / self.live_peak_after if self.live_peak_after else 0.0
+
+    def to_json(self, *, output: str | None = None) -> dict[str, Any]:
+        """The document ``peakmem.result/1``."""
+        check = self.verification
+        names = {path: _names(self, path, order) for path, order in self.schedule.orders.items()}
+        document: dict[str, Any] = {
+            "schema": SCHEMA,
+            "frontend": self.source.frontend,
+            "input": str(self.source.path) if self.source.path else None,
+            "output": output,
+            "statements": len(self.source.program),
+            "live_peak_before": self.live_peak_before,
+            "live_peak_after": self.live_peak_after,
+            "lower_bound": self.lower_bound,
+            "optimal": self.optimal,
+            "gap": self.gap,
+            "order": names,
+            "certificate": self.certificate.to_json() if self.certificate else None,
+            "seconds": {k: round(v, 4) for k, v in self.seconds.items()},
+            "runtime": {
+                "name": check.runtime if check else None,
+                "version": check.version if check else None,
+                "quantity": self.source.quantity,
+                "baseline_bytes": check.baseline_bytes if check else None,
+                "baseline_predicted": self.source.predicted_bytes,
+                "predicted_bytes": self.model.predicted_bytes,
+                "optimized_bytes": check.optimized_bytes if check else None,
+                "measured": bool(check and check.measured),
+                "bitwise_identical": check.bitwise_identical if check else None,
+                "compared": check.compared if check else self.unmeasured,
+            },
+            "input_rule": self.source.input_rule,
+            "notes": [*self.notes, *(check.notes if check else ())],
+        }
+        extras = self.source.extras(self.model, check)
+        if extras:
+            document[self.source.frontend] = extras
+        return document
+
+
+def _names(result: Result, path: str, order: tuple[int, ...]) -> list[str]:
+    expansion = result.schedule.expansion
+    program = expansion.program if expansion is not None else result.source.program
+    if path:
+        program = dict(program.bodies())[path]
+    return [program.statements[v].name for v in order]
