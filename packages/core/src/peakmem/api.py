@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from peakmem.errors import RuntimeFailed, RuntimeMissing
+from peakmem.certificate import Certificate
+from peakmem.errors import Refused, RuntimeFailed, RuntimeMissing
 from peakmem.frontend import (
     Frontend,
     Model,
     Progress,
     Verification,
     complete_options,
+    frontend_version,
     get_frontend,
     recognise,
 )
@@ -63,17 +66,16 @@ def optimize(
     deadline = None if time_limit is None else start + time_limit
     ordering = order_program(model.program, time_limit=time_limit, progress=progress)
     seconds["order"] = time.monotonic() - start
-    certificate = ordering.certificate
-    if certificate is not None:
-        from peakmem.check import check
-
-        begin = time.monotonic()
-        say("checking the certificate")
-        check(model.program, certificate.to_json())
+    begin = time.monotonic()
+    ordering = _checked(model, ordering, say)
+    if ordering.certificate is not None:
         seconds["check"] = time.monotonic() - begin
     begin = time.monotonic()
     say("planning")
-    schedule = model.schedule(ordering, deadline=deadline)
+    try:
+        schedule = model.schedule(ordering, deadline=deadline)
+    except KeyboardInterrupt:  # keep the order; plan what can be planned at once
+        schedule = model.schedule(ordering, deadline=time.monotonic())
     seconds["plan"] = time.monotonic() - begin
     begin = time.monotonic()
     rewritten = model.apply(schedule)
@@ -87,13 +89,15 @@ def optimize(
             verification = model.verify(rewritten, progress=progress)
         except (RuntimeMissing, RuntimeFailed) as error:
             unmeasured = str(error)
+        except KeyboardInterrupt:
+            unmeasured = "not measured (interrupted)"
         seconds["measure"] = time.monotonic() - begin
     return Result(
         source=model,
         model=rewritten,
         ordering=ordering,
         schedule=schedule,
-        certificate=certificate,
+        certificate=ordering.certificate,
         live_peak_before=ordering.peak_before,
         live_peak_after=scheduled_timeline(program, schedule.orders).peak,
         verification=verification,
@@ -104,8 +108,35 @@ def optimize(
 
 
 def certify(model: Model, *, time_limit: float | None = 60.0, progress: Progress | None = None) -> Ordering:
-    """Order only: the best order, the bound and its certificate, nothing rewritten."""
-    return order_program(model.program, time_limit=time_limit, progress=progress)
+    """Order only: the best order, the bound and its certificate, nothing rewritten.
+
+    A certificate that comes back was accepted by `peakmem.check`.
+    """
+    ordering = order_program(model.program, time_limit=time_limit, progress=progress)
+    return _checked(model, ordering, progress or (lambda _: None))
+
+
+def _checked(model: Model, ordering: Ordering, say: Progress) -> Ordering:
+    """Name the artifact in the certificate and let the independent checker judge it; a refused one is dropped."""
+    if ordering.certificate is None:
+        return ordering
+    from peakmem.check import check
+
+    document = {
+        **ordering.certificate.to_json(),
+        "artifact": {
+            "digest": model.digest,
+            "frontend": model.frontend,
+            "version": frontend_version(model.frontend),
+        },
+    }
+    say("checking the certificate")
+    try:
+        check(model.program, document)
+    except Refused as error:
+        note = f"peakmem's own checker refused the certificate of the order search ({error}); please report this"
+        return replace(ordering, certificate=None, notes=(*ordering.notes, note))
+    return replace(ordering, certificate=Certificate(document))
 
 
 def verify(model: Model, other: Model, *, progress: Progress | None = None) -> Verification:

@@ -165,6 +165,11 @@ class Model(Protocol):
     def predicted_bytes(self) -> int:
         """Bytes of the realized quantity that the runtime's model predicts for this artifact as it is."""
 
+    # A model may also offer, and the command line looks for:
+    #   realized_offset: int -- bytes that the live peak of every order holds and the realized quantity leaves out
+    #       (such as what is resident at entry), default 0; a bound on the live peak less it bounds the quantity.
+    #   snippet() -> str -- source text for the device, such as C with the arena size and the operators used.
+
     def schedule(self, ordering: Ordering, *, deadline: float | None = None) -> Schedule:
         """Turn an ordering into what this runtime realizes best: normalise the order, plan offsets.
 
@@ -235,6 +240,12 @@ def _distribution(point: EntryPoint) -> str:
     return point.dist.name if point.dist is not None else point.value
 
 
+def frontend_version(name: str) -> str | None:
+    """Version of the distribution that offers a frontend; None if it is not installed as one."""
+    point = discover().get(name)
+    return point.dist.version if point is not None and point.dist is not None else None
+
+
 def get_frontend(name: str) -> Frontend:
     """Load one frontend by name; `UsageError` names the known ones."""
     points = discover()
@@ -267,8 +278,19 @@ def recognise(path: Path) -> Frontend:
             head = file.read(4096)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    matches = [f for f in map(get_frontend, discover()) if f.sniff(path, head)]
+    matches: list[Frontend] = []
+    broken: list[UsageError] = []
+    for name in discover():
+        try:
+            candidate = get_frontend(name)
+        except UsageError as error:  # one broken plugin must not hide the others
+            broken.append(error)
+            continue
+        if candidate.sniff(path, head):
+            matches.append(candidate)
     if not matches:
+        if broken:
+            raise broken[0]
         raise InputError(
             f"{path}: no installed frontend recognises this file; installed are {', '.join(discover())} "
             "(name one with --frontend)"

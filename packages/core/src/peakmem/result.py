@@ -62,6 +62,16 @@ class Result:
         """(peak - bound) / peak, 0.0 when they are equal."""
         return (self.live_peak_after - self.lower_bound) / self.live_peak_after if self.live_peak_after else 0.0
 
+    @property
+    def realized_bound(self) -> int:
+        """No order realizes fewer bytes of the model's quantity: the lower bound less what the quantity leaves out."""
+        return self.lower_bound - realized_offset(self.source)
+
+    @property
+    def realized_optimal(self) -> bool:
+        """`optimal`, and the predicted bytes of the realized quantity equal `realized_bound`."""
+        return self.optimal and self.model.predicted_bytes == self.realized_bound
+
     def to_json(self, *, output: str | None = None) -> dict[str, Any]:
         """The document ``peakmem.result/1``."""
         check = self.verification
@@ -99,6 +109,11 @@ class Result:
         if extras:
             document[self.source.frontend] = extras
         return document
+
+
+def realized_offset(model: Model) -> int:
+    """Bytes that the live peak of every order holds and the model's quantity leaves out; 0 unless the model says."""
+    return int(getattr(model, "realized_offset", 0))
 
 
 def _names(result: Result, path: str, order: tuple[int, ...]) -> list[str]:

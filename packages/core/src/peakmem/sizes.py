@@ -1,0 +1,72 @@
+"""Sizes in bytes, as people write and read them."""
+
+from __future__ import annotations
+
+import re
+
+from peakmem.errors import UsageError
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "k": 1000,
+    "kb": 1000,
+    "m": 1000**2,
+    "mb": 1000**2,
+    "g": 1000**3,
+    "gb": 1000**3,
+    "ki": 1024,
+    "kib": 1024,
+    "mi": 1024**2,
+    "mib": 1024**2,
+    "gi": 1024**3,
+    "gib": 1024**3,
+}
+_PATTERN = re.compile(r"\s*(\d{1,19})(?:\.(\d{1,9}))?\s*([A-Za-z]*)\s*", re.ASCII)
+
+
+def parse_size(text: str) -> int:
+    """Bytes of ``256KB``, ``24 MiB``, ``1.5 MiB`` or ``262144``.
+
+    KB, MB and GB are powers of 1000, KiB, MiB and GiB powers of 1024, as the standards have it; of the two readings of
+    ``256KB`` this is the one that never lets a program pass that does not fit. A fraction of a byte is dropped.
+
+    Raises
+    ------
+    UsageError
+        For anything else, and for 2^62 bytes and more.
+    """
+    match = _PATTERN.fullmatch(text)
+    unit = _UNITS.get(match[3].lower()) if match else None
+    if match is None or unit is None:
+        raise UsageError(f"{text!r} is not a size; write it as 262144, 256KB (1000 bytes each) or 24 MiB (1024 x 1024)")
+    fraction = match[2] or ""
+    size = int(match[1] + fraction) * unit // 10 ** len(fraction)
+    if size >= 2**62:
+        raise UsageError(f"{text!r} is more than 2^62 bytes")
+    return size
+
+
+def exact(size: int) -> str:
+    """``3,840 B``."""
+    return f"{size:,} B"
+
+
+def human(size: int) -> str:
+    """``3,840 B`` below 10,000 bytes, above that ``4.12 MiB (4,315,136 B)``: a size to read and the exact one beside."""
+    if abs(size) < 10_000:
+        return exact(size)
+    return f"{short(size)} ({exact(size)})"
+
+
+def short(size: int) -> str:
+    """``4.12 MiB``: three or four significant digits; exact below 10,000 bytes."""
+    if abs(size) < 10_000:
+        return exact(size)
+    value = float(size)
+    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
+        value /= 1024
+        if abs(value) < 1000 or unit == "EiB":
+            break
+    digits = 2 if abs(value) < 100 else 1
+    return f"{value:,.{digits}f} {unit}"
