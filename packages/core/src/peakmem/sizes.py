@@ -41,7 +41,7 @@ def parse_size(text: str) -> int:
     if match is None or unit is None:
         raise UsageError(f"{text!r} is not a size; write it as 262144, 256KB (1000 bytes each) or 24 MiB (1024 x 1024)")
     fraction = match[2] or ""
-    size = int(match[1] + fraction) * unit // 10 ** len(fraction)
+    size = int(match[1] + fraction) * unit // int(10 ** len(fraction))
     if size >= 2**62:
         raise UsageError(f"{text!r} is more than 2^62 bytes")
     return size

@@ -1,0 +1,1 @@
+"""The command line of peakmem: no algorithms, only words and tables."""

@@ -1,0 +1,5 @@
+"""``python -m peakmem_cli``."""
+
+from peakmem_cli.main import run
+
+run()

@@ -1,0 +1,75 @@
+"""``peakmem inspect``: what a model needs as it is, and where."""
+
+from __future__ import annotations
+
+from peakmem_cli.common import FrontendName, FrontendOptions, Json, ModelFile, Quiet, TimeLimit, limit
+
+
+def command(
+    model: ModelFile,
+    options: FrontendOptions,
+    frontend: FrontendName = None,
+    time_limit: TimeLimit = 5.0,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Show the memory that MODEL needs as it is: its peak, what is live there, and a lower bound for any order."""
+    import peakmem
+    from peakmem.cost import cost_report
+    from peakmem.liveness import timeline
+    from peakmem.sizes import human
+
+    from peakmem_cli import words
+    from peakmem_cli.screen import Screen
+
+    screen = Screen(as_json=json, quiet=quiet)
+    source = peakmem.load(model, frontend=frontend, **options)
+    program = source.program
+    line = timeline(program)
+    with screen.progress() as progress:
+        ordering = peakmem.certify(source, time_limit=limit(time_limit), progress=progress)
+    costs = cost_report(program)
+    known = words.proof(line.peak, ordering.lower_bound, certified=ordering.certificate is not None)
+    if ordering.peak < line.peak:
+        known = f"an order with {human(ordering.peak)} exists, " + words.proof(
+            ordering.peak, ordering.lower_bound, certified=ordering.certificate is not None
+        )
+    screen.document(
+        {
+            "schema": "peakmem.inspection/1",
+            "frontend": source.frontend,
+            "input": str(model),
+            "digest": source.digest,
+            "program": program.digest,
+            "statements": len(program),
+            "buffers": len(program.buffers),
+            "live_peak": line.peak,
+            "peak_step": line.peak_step,
+            "peak_statement": program.statements[line.order[line.peak_step]].name if line.order else None,
+            "live_at_peak": [
+                {"buffer": program.buffers[b].name, "bytes": program.buffers[b].size, "kind": program.buffers[b].kind}
+                for b in line.live_at(line.peak_step)
+            ],
+            "best_known_peak": ordering.peak,
+            "lower_bound": ordering.lower_bound,
+            "certified": ordering.certificate is not None,
+            "quantity": source.quantity,
+            "predicted_bytes": source.predicted_bytes,
+            "input_rule": source.input_rule,
+            "entry_bytes": program.entry_bytes,
+            "constant_bytes": sum(b.size for b in program.buffers if b.kind == "constant"),
+            "macs": costs.macs,
+            "notes": [*source.notes],
+        }
+    )
+    screen.answer(f"{source.quantity} {human(source.predicted_bytes)}, predicted for the order given; {known}")
+    if screen.talks:
+        constants = sum(b.size for b in program.buffers if b.kind == "constant")
+        counts = f"{len(program)} statements, {len(program.buffers)} buffers"
+        screen.line(f"{source.frontend}: {counts}; constants {human(constants)} are not counted")
+        screen.line(f"inputs: {source.input_rule}")
+        screen.table(words.peak_title(line), words.PEAK_COLUMNS, words.peak_rows(line))
+        if costs.macs:
+            screen.line(f"{costs.macs:,} MACs")
+        screen.lines(source.notes, indent="note: ")
+    return 0

@@ -1,0 +1,120 @@
+"""``peakmem optimize``: artifact in, artifact with the least peak out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from peakmem_cli.common import (
+    Budget,
+    Force,
+    FrontendName,
+    FrontendOptions,
+    Json,
+    ModelFile,
+    Quiet,
+    RequireOptimal,
+    TimeLimit,
+    limit,
+)
+
+
+def command(
+    model: ModelFile,
+    options: FrontendOptions,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="OUT", help="Where the rewritten artifact goes.")
+    ] = None,
+    certificate_out: Annotated[
+        Path | None, typer.Option("--certificate-out", metavar="FILE", help="Write the certificate here.")
+    ] = None,
+    frontend: FrontendName = None,
+    budget: Budget = None,
+    time_limit: TimeLimit = 60.0,
+    require_optimal: RequireOptimal = False,
+    measure: Annotated[
+        bool, typer.Option("--no-measure", help="Do not run the artifacts on the real runtime.")
+    ] = False,
+    snippet: Annotated[
+        bool, typer.Option("--snippet", help="Print source text for the device, where the frontend has one.")
+    ] = False,
+    force: Force = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Permute the operators of MODEL so that it needs the least memory, and write the result.
+
+    The first line is the answer: bytes before and after, and whether it is proved optimal.
+    """
+    import peakmem
+    from peakmem.errors import NotProved, Refused
+    from peakmem.files import check_output, write_atomically
+    from peakmem.liveness import timeline
+    from peakmem.sizes import human
+
+    from peakmem_cli import words
+    from peakmem_cli.screen import Screen
+
+    screen = Screen(as_json=json, quiet=quiet)
+    for path in (output, certificate_out):
+        if path is not None:
+            check_output(path, source=model, force=force)
+    source = peakmem.load(model, frontend=frontend, **options)
+    with screen.progress() as progress:
+        result = peakmem.optimize(source, time_limit=limit(time_limit), measure=not measure, progress=progress)
+    check = result.verification
+    failures = check.failures if check is not None else ()
+    if output is not None and not failures:
+        result.model.save(output, force=force)
+    if certificate_out is not None and result.certificate is not None:
+        write_atomically(certificate_out, result.certificate.to_bytes(), source=model, force=force)
+
+    reached = result.model.predicted_bytes
+    if check is not None and check.optimized_bytes is not None:
+        reached = check.optimized_bytes
+    written = str(output) if output is not None and not failures else None
+    document = result.to_json(output=written)
+    if budget is not None:
+        document["budget"] = {"bytes": budget, "met": reached <= budget}
+    text = snippet_of(result.model) if snippet else None
+    if text is not None:
+        document["snippet"] = text
+    screen.document(document)
+    screen.answer(words.answer(result))
+    if screen.talks:
+        screen.lines(words.details(result))
+        for where, order in result.schedule.orders.items():
+            screen.lines(words.moved(words.program_of(result, where), order, where))
+        after = timeline(result.model.program)
+        screen.table(words.peak_title(after), words.PEAK_COLUMNS, words.peak_rows(after))
+        screen.lines(document["notes"], indent="note: ")
+        if written:
+            screen.line(f"wrote {written}")
+        elif output is None:
+            screen.line("nothing written; give -o OUT")
+        if certificate_out is not None and result.certificate is not None:
+            screen.line(f"wrote {certificate_out}")
+        if text is not None:
+            screen.line(text)
+
+    if failures:
+        raise Refused(f"{'; '.join(failures)}" + ("; nothing written" if output is not None else ""))
+    if budget is not None and reached > budget:
+        raise Refused(f"over budget: {source.quantity} {human(reached)} is more than {human(budget)}")
+    if require_optimal and not (result.realized_optimal and reached == result.realized_bound):
+        raise NotProved(f"{model}: not certified optimal within the time limit")
+    if certificate_out is not None and result.certificate is None:
+        raise NotProved(f"{certificate_out}: not written, since no certificate was found")
+    return 0
+
+
+def snippet_of(model: object) -> str:
+    """The model's source text for the device; `UsageError` where the frontend has none."""
+    from peakmem.errors import UsageError
+
+    snippet = getattr(model, "snippet", None)
+    if snippet is None:
+        raise UsageError(f"frontend {getattr(model, 'frontend', '')!r} has no snippet to print")
+    return str(snippet())

@@ -1,0 +1,60 @@
+"""Arguments and options that several commands share, as annotations for typer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+from peakmem.errors import UsageError
+from peakmem.sizes import parse_size
+
+
+def size(text: str) -> int:
+    """`parse_size` for typer: the sentence becomes a usage error of that option."""
+    try:
+        return parse_size(text)
+    except UsageError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def seconds(text: str) -> float:
+    """A time limit: a number of seconds, not negative and not NaN."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not value >= 0:
+        raise typer.BadParameter(f"{text!r} is not a number of seconds")
+    return value
+
+
+FrontendOptions: TypeAlias = dict[str, Any]
+"""Values of the options of one frontend, filled in by `peakmem_cli.build`."""
+
+ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="The artifact; its kind is recognised from its content.")]
+FrontendName = Annotated[
+    str | None,
+    typer.Option("--frontend", metavar="NAME", help="Read MODEL with this frontend; adds its options to the help."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the answer.")]
+TimeLimit = Annotated[
+    float, typer.Option("--time-limit", metavar="SECONDS", parser=seconds, help="Stop searching after this; 'inf' never.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace outputs that exist.")]
+Budget = Annotated[
+    int | None,
+    typer.Option(
+        "--budget",
+        metavar="SIZE",
+        parser=size,
+        help="Exit 1 if the answer is more than this (262144, 256KB of 1000 bytes, 24 MiB of 1024 x 1024).",
+    ),
+]
+RequireOptimal = Annotated[bool, typer.Option("--require-optimal", help="Exit 3 unless the answer is certified optimal.")]
+
+
+def limit(value: float) -> float | None:
+    """None for an infinite time limit, as the library has it."""
+    return None if value == float("inf") else value

@@ -1,0 +1,116 @@
+"""The entry of the script ``peakmem``: build the one command that was called, run it, turn errors into a sentence."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import typer
+from peakmem.errors import PeakmemError
+
+from peakmem_cli.build import find_frontend, takes_frontend, with_options
+from peakmem_cli.screen import clean, print_json
+
+COMMANDS = ("inspect", "optimize", "certify", "check", "verify", "frontends")
+"""In the order of the help; each is a module of `peakmem_cli.commands` that offers ``command``."""
+
+ERROR_SCHEMA = "peakmem.error/1"
+
+
+def run() -> None:
+    """Run the command line of this process and exit with its code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    code = main(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command line.
+
+    Returns
+    -------
+    int
+        0 fine; 1 the answer is no; 2 bad usage or bad input; 3 not proved; 130 interrupted.
+    """
+    as_json = "--json" in arguments
+    try:
+        return _run(list(arguments))
+    except PeakmemError as error:
+        return _fail(str(error), error.exit_code, as_json)
+    except BrokenPipeError:  # whoever read our output has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return _fail("interrupted before there was a result", 130, as_json)
+    except RecursionError:
+        return _fail("the input is nested too deeply", 2, as_json)
+    except MemoryError:
+        return _fail("not enough memory for this input", 2, as_json)
+    except Exception as error:
+        if os.environ.get("PEAKMEM_DEBUG"):
+            raise
+        what = f"internal error: {type(error).__name__}: {error}"
+        return _fail(f"{what}; please report this (PEAKMEM_DEBUG=1 shows where)", 2, as_json)
+
+
+def _run(arguments: list[str]) -> int:
+    app = typer.Typer(
+        help="Lower the peak memory of a network by permuting its operators, prove the result, measure it.",
+        epilog="Options of a frontend: peakmem optimize --frontend NAME --help",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        no_args_is_help=False,
+    )
+    # A file that no frontend takes explains an unknown option better than the option does.
+    reason: PeakmemError | None = None
+    for name in COMMANDS:
+        command: Any = import_module(f"peakmem_cli.commands.{name}").command
+        frontend = None
+        if arguments[:1] == [name] and takes_frontend(command):
+            frontend, reason = find_frontend(command, arguments[1:])
+        app.command(name)(with_options(command, frontend))
+    app.callback(invoke_without_command=True)(_version)
+    try:
+        code = app(args=arguments or ["--help"], prog_name="peakmem", standalone_mode=False)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    except typer.TyperException as error:
+        if reason is not None:
+            raise reason from None
+        message = error.format_message() if hasattr(error, "format_message") else str(error)
+        called = arguments[0] if arguments and arguments[0] in COMMANDS else ""
+        help_line = " ".join(filter(None, ("peakmem", called, "--help")))
+        message = " ".join(message.split()).rstrip(".")
+        return _fail(f"{message} (see: {help_line})", 2, "--json" in arguments)
+    return code if isinstance(code, int) else 0
+
+
+def _version(
+    context: typer.Context,
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        print(f"peakmem {installed('peakmem-cli')} (core {installed('peakmem-core')})")
+        raise typer.Exit(0)
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+        raise typer.Exit(0)
+
+
+def _fail(sentence: str, code: int, as_json: bool) -> int:
+    sentence = clean(" ".join(sentence.split("\n")))
+    if as_json:
+        print_json({"schema": ERROR_SCHEMA, "error": sentence, "exit_code": code})
+    print(f"peakmem: {sentence}", file=sys.stderr)
+    return code

@@ -1,0 +1,118 @@
+"""What goes to the screen: the answer first, tables for people, one document for machines, progress on a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from peakmem.frontend import Progress
+    from rich.console import Console
+
+WIDTH_OF_FILES = 120
+"""Columns of a table that is not shown on a terminal."""
+
+
+class Screen:
+    """One command's output.
+
+    Parameters
+    ----------
+    as_json : bool
+        Print only what `document` is given.
+    quiet : bool
+        Print only what `answer` is given.
+    """
+
+    def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
+        self.as_json = as_json
+        self.quiet = quiet
+
+    @property
+    def talks(self) -> bool:
+        """Whether lines and tables are shown."""
+        return not (self.as_json or self.quiet)
+
+    def answer(self, line: str) -> None:
+        """The first line."""
+        if not self.as_json:
+            print(clean(line))
+
+    def line(self, line: str = "") -> None:
+        """Any further line."""
+        if self.talks:
+            print(clean(line))
+
+    def lines(self, lines: Sequence[str], *, indent: str = "") -> None:
+        for line in lines:
+            self.line(indent + line)
+
+    def document(self, document: Mapping[str, Any]) -> None:
+        """The JSON document, printed only if JSON was asked for."""
+        if self.as_json:
+            print_json(document)
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """A table under a title; columns whose name starts with ``>`` are right-aligned."""
+        if not self.talks or not rows:
+            return
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+        from rich.text import Text
+
+        self.line(title)
+        sys.stdout.flush()
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        for name in columns:
+            right = name.startswith(">")
+            table.add_column(name.removeprefix(">"), justify="right" if right else "left", no_wrap=right)
+        for row in rows:
+            table.add_row(*(Text(clip(clean(cell))) for cell in row))
+        _console().print(table)
+
+    @contextmanager
+    def progress(self) -> Iterator[Progress | None]:
+        """Tell on standard error what is going on, from the second second on, if that is a terminal."""
+        if not sys.stderr.isatty():
+            yield None
+            return
+        from rich.console import Console
+        from rich.markup import escape
+
+        status = Console(stderr=True).status("working")
+        timer = threading.Timer(1.0, status.start)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield lambda sentence: status.update(escape(clean(sentence)))
+        finally:
+            timer.cancel()
+            timer.join()
+            status.stop()
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """One JSON document on standard output."""
+    print(json.dumps(document, indent=1, allow_nan=False))
+
+
+def clean(text: str) -> str:
+    """Text from a file without what could steer a terminal: control characters become escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def clip(text: str, width: int = 60) -> str:
+    """At most ``width`` characters."""
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=WIDTH_OF_FILES)
