@@ -1,0 +1,206 @@
+"""What runs ONNX Runtime: a process of its own, told by a JSON file what to do and answering with another.
+
+Started as ``python -m peakmem_onnx.child JOB ANSWER``. A crash of the runtime ends only this process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+LEVELS = {
+    "none": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "all": "ORT_ENABLE_ALL",
+}
+
+TRACE_ROOM = 4_000_000
+
+
+def options_for(job: dict[str, Any]) -> Any:
+    """Session options of a job: level, threads, the three memory switches, the order."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[job["level"]])
+    options.intra_op_num_threads = job.get("threads", 1)
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.enable_mem_reuse = job.get("reuse", False)
+    options.enable_mem_pattern = job.get("pattern", False)
+    options.enable_cpu_mem_arena = job.get("arena", False)
+    if job.get("priority", True):
+        options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+    if job.get("external"):
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", job["external"])
+    for library in job.get("libraries", ()):
+        options.register_custom_ops_library(library)
+    return options
+
+
+def open_session(data: bytes, options: Any) -> Any:
+    import onnxruntime as ort
+
+    return ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+
+
+def compile_model(job: dict[str, Any]) -> dict[str, Any]:
+    """Let the runtime optimize a model and save what it made of it."""
+    options = options_for({**job, "priority": False})
+    options.optimized_model_filepath = job["output"]
+    open_session(Path(job["model"]).read_bytes(), options)
+    return {}
+
+
+def describe(job: dict[str, Any]) -> dict[str, Any]:
+    """Types and shapes of all values, as the planner knows them and exactly.
+
+    ``job["model"]`` is the model with every value as an output. It is run only if a shape is not known without.
+    """
+    session = open_session(Path(job["model"]).read_bytes(), options_for(job))
+    answer: dict[str, Any] = {"values": {}}
+    known = True
+    for value in (*session.get_inputs(), *session.get_outputs()):
+        shape = list(value.shape) if value.shape is not None else None
+        answer["values"][value.name] = {"type": value.type, "planned": shape}
+        if value.type.startswith("tensor(") and not (
+            shape is not None and all(isinstance(d, int) and d >= 0 for d in shape)
+        ):
+            known = False
+    if not known:
+        feeds = _feeds(job["feeds_files"][0])
+        names = [o.name for o in session.get_outputs() if o.type.startswith("tensor(")]
+        for name, result in zip(names, session.run(names, feeds), strict=True):
+            answer["values"][name]["shape"] = list(result.shape)
+        for name, feed in feeds.items():
+            if name in answer["values"]:
+                answer["values"][name]["shape"] = list(feed.shape)
+    return answer
+
+
+def statistics(job: dict[str, Any]) -> dict[str, Any]:
+    """Run once with ONNX Runtime's own memory statistics; per node its allocations and workspace."""
+    options = options_for(job)
+    options.add_session_config_entry("session.collect_node_memory_stats_to_file", job["stats"])
+    session = open_session(Path(job["model"]).read_bytes(), options)
+    for feeds in _all_feeds(job):
+        session.run(None, feeds)
+    del session
+    rows: dict[str, list[int]] = {}
+    for line in Path(job["stats"]).read_text().splitlines():
+        if line.startswith("#") or not line.strip():
+            continue
+        name, _, _, dynamic, workspace = line.rsplit(",", 4)
+        rows[name.rsplit("_", 1)[0]] = [int(dynamic), int(workspace)]
+    return {"stats": rows}
+
+
+def measure(job: dict[str, Any]) -> dict[str, Any]:
+    """Run with the allocations counted; the executed order; the outputs' bytes to a file.
+
+    Every set of inputs is run ``job["runs"]`` times.
+    """
+    import numpy as np
+
+    data = Path(job["model"]).read_bytes()
+    options = options_for(job)
+    if job.get("profile"):
+        options.enable_profiling = True
+        options.profile_file_prefix = job["profile"]
+    session = open_session(data, options)
+    counter = _counter()
+    names = [o.name for o in session.get_outputs()]
+    peaks: list[int] = []
+    held: list[int] = []
+    trace: list[int] = []
+    outputs: dict[str, Any] = {}
+    for index, feeds in enumerate(_all_feeds(job)):
+        for run in range(job.get("runs", 1)):
+            if counter is not None:
+                room = TRACE_ROOM if job.get("trace") else 0
+                buffer = (ctypes.c_int64 * room)() if room else None
+                result = (ctypes.c_int64 * 5)()
+                counter.peakmem_start(buffer, ctypes.c_int64(room))
+                values = session.run(None, feeds)
+                counter.peakmem_stop(result)
+                if result[3]:
+                    raise RuntimeError("more live allocations than the counting library can follow")
+                peaks.append(result[0])
+                held.append(result[1])
+                if buffer is not None and not trace:
+                    trace = list(buffer[: result[4]])
+            else:
+                values = session.run(None, feeds)
+            if run == 0:
+                for name, value in zip(names, values, strict=True):
+                    if isinstance(value, np.ndarray) and value.dtype != object:
+                        outputs[f"{index}/{name}"] = value
+                    else:
+                        outputs[f"{index}/{name}"] = np.frombuffer(repr(value).encode(), dtype=np.uint8)
+    answer: dict[str, Any] = {"peaks": peaks, "held": held, "counted": counter is not None, "trace": trace}
+    if job.get("profile"):
+        answer["order"] = executed_order(Path(session.end_profiling()))
+    if job.get("outputs"):
+        keys = sorted(outputs)
+        np.savez(job["outputs"], **{str(i): outputs[key] for i, key in enumerate(keys)})
+        answer["keys"] = keys
+    return answer
+
+
+def executed_order(profile: Path) -> list[str]:
+    """Names of the nodes in the order in which they ran, bodies included, from a profiling file."""
+    events = json.loads(profile.read_text())
+    kernels = [e for e in events if e.get("cat") == "Node" and e.get("name", "").endswith("_kernel_time")]
+    kernels.sort(key=lambda e: e["ts"])
+    return [e["name"].removesuffix("_kernel_time") for e in kernels]
+
+
+def _counter() -> Any:
+    try:
+        library = ctypes.CDLL(None)
+        library.peakmem_start.restype = None
+        return library
+    except AttributeError:
+        return None
+
+
+def _all_feeds(job: dict[str, Any]) -> list[dict[str, Any]]:
+    return [_feeds(path) for path in job["feeds_files"]]
+
+
+def _feeds(path: str) -> dict[str, Any]:
+    import numpy as np
+
+    with np.load(path, allow_pickle=False) as archive:
+        names = json.loads(str(archive["names"]))
+        return {
+            name: archive[str(i)].astype(object) if archive[str(i)].dtype.kind == "U" else archive[str(i)]
+            for i, name in enumerate(names)
+        }
+
+
+JOBS = {"compile": compile_model, "describe": describe, "statistics": statistics, "measure": measure}
+
+
+def main(arguments: list[str]) -> int:
+    job = json.loads(Path(arguments[0]).read_text())
+    answer: dict[str, Any] = {}
+    try:
+        for step in job["steps"]:
+            answer[step["do"]] = JOBS[step["do"]](step)
+    except Exception as error:
+        answer["error"] = f"{type(error).__name__}: {error}"
+    temporary = arguments[1] + ".part"
+    Path(temporary).write_text(json.dumps(answer))
+    os.replace(temporary, arguments[1])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,136 @@
+"""ONNX Runtime at arm's length: what is installed, child processes, the counting library."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from peakmem.errors import RuntimeFailed, RuntimeMissing
+from peakmem.frontend import RuntimeStatus
+
+PIP = "pip install 'peakmem-onnx[runtime]'"
+DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino", "ort-nightly")
+TIMEOUT = 600.0
+
+
+def runtime_version() -> str | None:
+    """Version of the installed ONNX Runtime, found without importing it."""
+    for name in DISTRIBUTIONS:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def runtime_status() -> RuntimeStatus:
+    return RuntimeStatus("onnxruntime", runtime_version(), PIP)
+
+
+def require_runtime() -> str:
+    """The installed version, or `RuntimeMissing` with the pip line that brings one."""
+    version = runtime_version()
+    if version is None:
+        raise RuntimeMissing(f"ONNX Runtime is not installed; it optimizes and runs the model: {PIP}")
+    return version
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for the files of one conversation with a child."""
+    with tempfile.TemporaryDirectory(prefix="peakmem-onnx-") as name:
+        yield Path(name)
+
+
+def ask(
+    folder: Path, steps: Sequence[Mapping[str, Any]], *, preload: Path | None = None, timeout: float = TIMEOUT
+) -> dict[str, Any]:
+    """Let a child process do ``steps`` (see `peakmem_onnx.child`) and return its answer.
+
+    Raises
+    ------
+    RuntimeMissing
+        When ONNX Runtime is not installed.
+    RuntimeFailed
+        When the child crashed, took too long, or the runtime refused; the message is the runtime's first line.
+    """
+    require_runtime()
+    job, answer = folder / "job.json", folder / "answer.json"
+    job.write_text(json.dumps({"steps": list(steps)}))
+    answer.unlink(missing_ok=True)
+    environment = dict(os.environ)
+    environment.pop("LD_PRELOAD", None)
+    if preload is not None:
+        environment["LD_PRELOAD"] = str(preload)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "peakmem_onnx.child", str(job), str(answer)],
+            env=environment,
+            cwd=folder,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise RuntimeFailed(f"ONNX Runtime did not finish within {timeout:g} seconds") from None
+    if not answer.exists():
+        tail = done.stderr.decode(errors="replace").strip().splitlines()
+        raise RuntimeFailed(
+            f"ONNX Runtime ended with status {done.returncode}" + (f": {tail[-1][:300]}" if tail else "")
+        )
+    result: dict[str, Any] = json.loads(answer.read_text())
+    if "error" in result:
+        raise RuntimeFailed(one_line(result["error"]))
+    return result
+
+
+def one_line(text: str) -> str:
+    """The runtime's message without its line breaks and its code prefix, at most 400 characters."""
+    line = " ".join(text.split())
+    marker = "[ONNXRuntimeError] : "
+    if marker in line:
+        line = line.split(marker, 1)[1]
+    return line if len(line) <= 400 else line[:397] + "..."
+
+
+@cache
+def counting_library() -> Path | None:
+    """The compiled counting library, or None where there is no C compiler (or no LD_PRELOAD).
+
+    Compiled once per user and source version into the user's cache folder.
+    """
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if not sys.platform.startswith("linux") or compiler is None:
+        return None
+    source = Path(__file__).with_name("preload.c")
+    key = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    base = os.environ.get("XDG_CACHE_HOME")
+    folder = (Path(base) if base else Path.home() / ".cache") / "peakmem"
+    target = folder / f"onnx-count-{key}-{os.uname().machine}.so"
+    if target.exists():
+        return target
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as name:
+            built = Path(name) / "count.so"
+            subprocess.run(
+                [*compiler.split(), "-O2", "-shared", "-fPIC", "-o", str(built), str(source), "-ldl", "-lpthread"],
+                check=True,
+                capture_output=True,
+                timeout=60,
+            )
+            os.replace(built, target)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return target
