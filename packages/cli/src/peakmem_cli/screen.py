@@ -104,7 +104,7 @@ def clean(text: str) -> str:
     """Text from a file without what could steer a terminal: control characters become escapes."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode("ascii") for c in text)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def clip(text: str, width: int = 60) -> str:

@@ -360,7 +360,9 @@ class _Reader:
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.fail(place, f"'{key}' must be a whole number, not {_show(value)}")
         if value < 0:
-            raise self.fail(place, f"'{key}' must not be negative, not {value}")
+            raise self.fail(place, f"'{key}' must not be negative")
+        if value >= LARGEST_TOTAL:
+            raise self.fail(place, f"'{key}' must be less than 2^62")
         return value
 
     def text(self, row: Mapping[str, Any], key: str, place: str, default: str | None = None) -> str:

@@ -28,7 +28,7 @@ from peakmem.files import write_atomically
 from peakmem.frontend import Model, Option, Progress, RuntimeStatus, Verification
 from peakmem.jsonfile import parse_json, read_bytes
 from peakmem.liveness import peak_of
-from peakmem.program import SCHEMA, Buffer, Kind, Program, Statement
+from peakmem.program import LARGEST_TOTAL, SCHEMA, Buffer, Kind, Program, Statement
 from peakmem.schedule import Orders, Schedule
 
 if TYPE_CHECKING:
@@ -274,6 +274,8 @@ class _Graph:
         value = row.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise self.fail(place, f"'{key}' must be a whole number, not negative")
+        if value >= LARGEST_TOTAL:
+            raise self.fail(place, f"'{key}' must be less than 2^62")
         return value
 
     def new_id(self, row: Mapping[str, Any], place: str, known: Mapping[int, int]) -> int:

@@ -97,7 +97,7 @@ def command(
         if certificate_out is not None and result.certificate is not None:
             screen.line(f"wrote {certificate_out}")
         if text is not None:
-            screen.line(text)
+            screen.lines(text.splitlines())
 
     if failures:
         raise Refused(f"{'; '.join(failures)}" + ("; nothing written" if output is not None else ""))
