@@ -1,0 +1,25 @@
+"""Offsets: placing buffers of known lifetimes in one arena.
+
+Given lifetimes this is dynamic storage allocation: rectangles of fixed width (steps) and height (bytes) are slid up and
+down until none overlap and the stack is as low as possible. No placement is lower than the liveness peak, so a
+placement that reaches it is optimal; `plan` tries greedy rules first and OR-tools CP-SAT only where they miss.
+"""
+
+from peakmem.arena.exact import exact_offsets
+from peakmem.arena.greedy import first_fit, greedy_by_size, greedy_portfolio
+from peakmem.arena.items import Item, Placement, check_placement, liveness_peak
+from peakmem.arena.lifetimes import lifetimes
+from peakmem.arena.plan import plan
+
+__all__ = [
+    "Item",
+    "Placement",
+    "check_placement",
+    "exact_offsets",
+    "first_fit",
+    "greedy_by_size",
+    "greedy_portfolio",
+    "lifetimes",
+    "liveness_peak",
+    "plan",
+]

@@ -1,0 +1,159 @@
+"""The static verifier: nothing is written that it has not accepted.
+
+TFLite Micro checks nothing: a stale plan, overlapping offsets and operators in an illegal order all run, with wrong
+results. So the rewritten bytes are read again and compared with the original from scratch, by rules stated anew and
+not by the code that ordered and planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from peakmem.errors import InputError
+from peakmem_tflite.arena import allocations, simulate
+from peakmem_tflite.effects import tokens
+from peakmem_tflite.graph import CONTROL_FLOW, PLAN_NAME, Graph
+from peakmem_tflite.reader import read
+from peakmem_tflite.scratch import ALIGNMENT
+
+
+def check_rewrite(old: Graph, data: bytes, orders: Mapping[int, Sequence[int]], target: str) -> Graph:
+    """Read ``data`` and make sure that it is ``old`` with its operators in ``orders`` and a sound plan, if any.
+
+    Checked are: the same tensors, signatures, operators and metadata; every order a permutation that keeps each pair
+    of operators in conflict (one writes what the other touches, they change one variable, a barrier) as it was; every
+    two buffers that are ever resident together at offsets that do not overlap, aligned and inside the arena.
+
+    Raises
+    ------
+    InputError
+        Naming what is wrong. It means a fault in peakmem or a model outside what it understands.
+    """
+    try:
+        new = read(data, "the rewritten model")
+        _same(old, new, orders)
+        for k in range(len(old.subgraphs)):
+            _order(old, k, orders.get(k, range(len(old.subgraphs[k].operators))))
+        _placement(new, target)
+    except InputError as error:
+        raise InputError(f"{error} (nothing was written; please report the model)") from None
+    return new
+
+
+def _refuse(what: str) -> InputError:
+    return InputError(f"the rewritten model was refused: {what}")
+
+
+def _same(old: Graph, new: Graph, orders: Mapping[int, Sequence[int]]) -> None:
+    if len(old.subgraphs) != len(new.subgraphs):
+        raise _refuse("the number of subgraphs changed")
+    for k, (a, b) in enumerate(zip(old.subgraphs, new.subgraphs)):
+        order = orders.get(k, range(len(a.operators)))
+        if sorted(order) != list(range(len(a.operators))):
+            raise _refuse(f"the order of subgraph {k} is no permutation")
+        if (a.tensors, a.inputs, a.outputs, a.name) != (b.tensors, b.inputs, b.outputs, b.name):
+            raise _refuse(f"tensors, inputs or outputs of subgraph {k} changed")
+        if [a.operators[i] for i in order] != list(b.operators):
+            raise _refuse(f"operators of subgraph {k} changed")
+    kept = [[(m.name, g.data[m.at : m.at + m.length]) for m in g.metadata if m.name != PLAN_NAME] for g in (old, new)]
+    if kept[0] != kept[1]:
+        raise _refuse("metadata other than the plan changed")
+
+
+def _order(old: Graph, k: int, order: Sequence[int]) -> None:
+    """Every pair in conflict keeps its order."""
+    subgraph = old.subgraphs[k]
+    place = {i: at for at, i in enumerate(order)}
+    last_write: dict[object, list[int]] = {}
+    touched: dict[object, list[int]] = {}
+    for i, op in enumerate(subgraph.operators):
+        effects = tokens(old, subgraph, op)
+        # What an operator writes and reads, as keys; a barrier writes the key that every effect reads.
+        writes: set[object] = set(op.outputs)
+        reads: set[object] = {t for t in op.inputs if t >= 0} | {"fence"}
+        for effect in effects:
+            verb, _, name = effect.partition(" ")
+            if effect == "own state":
+                continue
+            reads.add("effects")
+            if verb in ("write", "state"):
+                writes.add(("variable", verb == "state", name))
+            elif verb == "read":
+                reads.add(("variable", False, name))
+            elif effect == "barrier":
+                writes.add("effects")
+            elif effect == "fence":
+                writes.update(("effects", "fence"))
+        for key in writes | reads:
+            rivals = touched.get(key, []) if key in writes else last_write.get(key, [])
+            for j in rivals:
+                if place[j] > place[i]:
+                    raise _refuse(
+                        f"subgraph {k}, operator {i} ({op.op}) runs before operator {j} ({subgraph.operators[j].op}), "
+                        "whose effect or result it depends on"
+                    )
+            touched.setdefault(key, []).append(i)
+            if key in writes:
+                last_write.setdefault(key, []).append(i)
+
+
+def _placement(new: Graph, target: str) -> None:
+    """Walk the execution step by step, note what each step needs resident, and compare the places pair by pair."""
+    buffers = allocations(new, target)
+    size, offsets = simulate(buffers, new.plan)
+    index = {(b.tensor if b.tensor >= 0 else (b.subgraph, b.operator, i)): i for i, b in enumerate(buffers)}
+    scratch: dict[tuple[int, int], list[int]] = {}
+    for i, b in enumerate(buffers):
+        if b.tensor < 0:
+            scratch.setdefault((b.subgraph, b.operator), []).append(i)
+    spans: dict[int, list[int]] = {}
+
+    def need(i: int, first: int, last: int) -> None:
+        span = spans.setdefault(i, [first, last])
+        span[0], span[1] = min(span[0], first), max(span[1], last)
+
+    def walk(k: int, step: int) -> int:
+        subgraph, base, entry = new.subgraphs[k], new.bases[k], step
+
+        def tensor(t: int, first: int, last: int) -> None:
+            if t >= 0 and base + t in index:
+                need(index[base + t], first, last)
+
+        for t in subgraph.inputs:
+            tensor(t, entry, entry)
+        for o, op in enumerate(subgraph.operators):
+            step += 1
+            begin = step
+            if op.op in CONTROL_FLOW:
+                for callee in op.callees:
+                    step = walk(callee, step + 1)
+            for t in (*op.inputs, *op.outputs):
+                tensor(t, begin, step)
+            for i in scratch.get((k, o), ()):
+                need(i, begin, step)
+        for t in subgraph.outputs:
+            tensor(t, step if t in subgraph.producer else entry, step)
+        return step
+
+    walk(0, 0)
+    resident = sorted(spans, key=lambda i: offsets[i])
+    for i in resident:
+        if offsets[i] < 0 or offsets[i] % ALIGNMENT or offsets[i] + buffers[i].size > size:
+            raise _refuse(f"{_label(new, buffers[i])} is planned at offset {offsets[i]}, misaligned or out of the arena")
+    for at, i in enumerate(resident):
+        end = offsets[i] + buffers[i].size
+        for j in resident[at + 1 :]:
+            if offsets[j] >= end:
+                break
+            if spans[i][0] <= spans[j][1] and spans[j][0] <= spans[i][1]:
+                raise _refuse(f"{_label(new, buffers[i])} and {_label(new, buffers[j])} overlap in the arena")
+
+
+def _label(graph: Graph, buffer: object) -> str:
+    from peakmem_tflite.arena import Allocation
+
+    assert isinstance(buffer, Allocation)
+    if buffer.tensor < 0:
+        return f"scratch of operator {buffer.operator} in subgraph {buffer.subgraph}"
+    t = buffer.tensor - graph.bases[buffer.subgraph]
+    return f"tensor {t} ({graph.subgraphs[buffer.subgraph].tensors[t].name!r}) of subgraph {buffer.subgraph}"

@@ -1,0 +1,215 @@
+"""A TFLite file as a peakmem `Model`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from peakmem.errors import InputError, UsageError
+from peakmem.files import write_atomically
+from peakmem.frontend import Model, Progress, Verification
+from peakmem.program import Program
+from peakmem.schedule import Schedule
+from peakmem_tflite import planning
+from peakmem_tflite.arena import head
+from peakmem_tflite.build import Mapped, buffer_names, build, main_entry_bytes
+from peakmem_tflite.check import check_rewrite
+from peakmem_tflite.graph import Graph
+from peakmem_tflite.reader import read
+from peakmem_tflite.rewrite import permute, unplannable, with_plan
+
+if TYPE_CHECKING:
+    from peakmem.ordering import Ordering
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Options of the frontend; see `peakmem_tflite.frontend.TfliteFrontend.options`."""
+
+    target: str = "reference"
+    no_plan: bool = False
+    runtime: str = "tflm"
+    steps: int = 20
+
+
+@dataclass(frozen=True)
+class TfliteModel:
+    """One file, read.
+
+    Attributes
+    ----------
+    graph : Graph
+    settings : Settings
+    path : Path or None
+    """
+
+    graph: Graph
+    settings: Settings = Settings()
+    path: Path | None = None
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, path: Path | None = None, settings: Settings | None = None) -> TfliteModel:
+        """Read a model; `InputError` names what is wrong with it."""
+        settings = settings or Settings()
+        where = str(path) if path is not None else "model"
+        graph = read(data, where)
+        if graph.external and settings.runtime == "tflm":
+            raise InputError(
+                f"{where}: keeps constants outside the flatbuffer, where TFLite Micro does not look for them; "
+                "convert it with constants inside, or use --runtime litert"
+            )
+        return cls(graph, settings, path)
+
+    @property
+    def frontend(self) -> str:
+        return "tflite"
+
+    @property
+    def data(self) -> bytes:
+        """The file's bytes."""
+        return self.graph.data
+
+    @cached_property
+    def mapped(self) -> Mapped:
+        """The program and which subgraph each body is."""
+        return build(self.graph, self.settings.target, self.path.name if self.path else "")
+
+    @property
+    def program(self) -> Program:
+        return self.mapped.program
+
+    @cached_property
+    def digest(self) -> str:
+        return "sha256:" + hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def quantity(self) -> str:
+        return "arena_head"
+
+    @property
+    def input_rule(self) -> str:
+        return "inputs are resident from entry and freed after their last use; outputs stay to the end"
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        result = []
+        if self._shared:
+            result.append(
+                "a subgraph is run from several places, which TFLite Micro plans for one of them only; "
+                "the model is left as it is"
+            )
+        entry = main_entry_bytes(self.graph)
+        if entry > self.program.entry_bytes:
+            result.append(
+                f"inputs that nothing reads are resident at the entry: no arena is smaller than {entry} bytes, "
+                "whatever the order"
+            )
+        return tuple(result)
+
+    @cached_property
+    def predicted_bytes(self) -> int:
+        return head(self.graph, self.settings.target, None, self.graph.plan)
+
+    @property
+    def _shared(self) -> bool:
+        return any(count > 1 for count in self.graph.callers)
+
+    @property
+    def _given(self) -> dict[str, tuple[int, ...]]:
+        orders = {path: tuple(range(len(body))) for path, body in self.program.bodies()}
+        orders[""] = tuple(range(len(self.program)))
+        return orders
+
+    def schedule(self, ordering: Ordering, *, deadline: float | None = None) -> Schedule:
+        """Orders and offsets; see `peakmem_tflite.planning`. Never worse than the file as it is."""
+        given = self._given
+        notes: list[str] = []
+        if self._shared:
+            return Schedule(given)
+        wanted = {path: tuple(order) for path, order in ordering.orders.items()}
+        reason = unplannable(self.graph)
+        args = (self.graph, self.mapped, self.settings.target, given, wanted)
+        if self.settings.no_plan or reason:
+            if reason and not self.settings.no_plan:
+                notes.append(f"no plan was made: {reason}")
+            floor = max(ordering.lower_bound, main_entry_bytes(self.graph))
+            outcome = planning.without_plan(*args, floor, deadline)
+        else:
+            outcome = planning.with_plan(*args, deadline)
+        if outcome.head >= self.predicted_bytes:
+            if outcome.head > self.predicted_bytes or outcome.orders == given:
+                return Schedule(given, notes=tuple(notes))
+        offsets = None
+        if outcome.offsets is not None:
+            offsets = {}
+            for k, base in enumerate(self.graph.bases):
+                for t, name in enumerate(buffer_names(self.graph, k)):
+                    if outcome.offsets[base + t] >= 0:
+                        offsets[name] = outcome.offsets[base + t]
+            if len(self.graph.subgraphs) > 1:
+                notes.append(
+                    "the plan counts the tensors of all subgraphs through; releases of TFLite Micro that did not yet "
+                    "do so misread it (the installed one is measured)"
+                )
+        return Schedule(outcome.orders, offsets, notes=tuple(notes))
+
+    def apply(self, schedule: Schedule) -> TfliteModel:
+        """The file rewritten and checked by `peakmem_tflite.check`."""
+        if schedule.expansion is not None:
+            raise UsageError("the tflite frontend cannot realize recomputed operators; plan without recomputation")
+        for path, order in schedule.orders.items():
+            (self.program if not path else dict(self.program.bodies())[path]).validate_order(order)
+        orders = planning.by_subgraph(self.mapped, schedule.orders)
+        moved = any(tuple(order) != tuple(range(len(order))) for order in orders.values())
+        if not moved and schedule.offsets is None:
+            return replace(self)
+        data = permute(self.graph, orders)
+        # A plan that was in the file was made for another order: it is replaced or dropped.
+        data = with_plan(replace(self.graph, data=data), self._offsets(schedule.offsets))
+        graph = check_rewrite(self.graph, data, orders, self.settings.target)
+        return TfliteModel(graph, self.settings, None)
+
+    def _offsets(self, named: Mapping[str, int] | None) -> list[int] | None:
+        if named is None:
+            return None
+        unknown = dict(named)
+        result = [-1] * self.graph.tensor_count
+        for k, base in enumerate(self.graph.bases):
+            for t, name in enumerate(buffer_names(self.graph, k)):
+                result[base + t] = unknown.pop(name, -1)
+        if unknown:
+            raise InputError(f"plan: no tensor is called {next(iter(unknown))!r}")
+        return result
+
+    def save(self, path: Path, *, force: bool = False) -> None:
+        write_atomically(Path(path), self.data, source=self.path, force=force)
+
+    def verify(self, other: Model, *, progress: Progress | None = None) -> Verification:
+        """Run both on the chosen interpreter, in child processes; see `peakmem_tflite.measure`."""
+        from peakmem_tflite.measure import verify
+
+        if not isinstance(other, TfliteModel):
+            raise UsageError("both models must be TFLite models")
+        return verify(self, other, progress=progress)
+
+    def extras(self, other: Model, verification: Verification | None) -> dict[str, Any]:
+        """Which operators moved, and the measured arenas."""
+        from peakmem_tflite.describe import moved
+
+        assert isinstance(other, TfliteModel)
+        return {
+            "target": self.settings.target,
+            "planned": other.graph.plan is not None,
+            "moved": moved(self.graph, other.graph),
+            **(verification.details if verification is not None else {}),
+        }
+
+    def snippet(self) -> str:
+        """C++ for a device: the arena's size and the operators the resolver must hold."""
+        from peakmem_tflite.describe import snippet
+
+        return snippet(self)

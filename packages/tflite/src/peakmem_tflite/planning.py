@@ -1,0 +1,200 @@
+"""From an ordering to what TFLite Micro realizes best: an order with an offline plan, or an order alone."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from peakmem.arena import Item, liveness_peak, plan
+from peakmem.liveness import scheduled_timeline
+from peakmem.program import Program
+from peakmem_tflite.arena import Allocation, allocations, simulate
+from peakmem_tflite.build import Mapped
+from peakmem_tflite.graph import Graph
+from peakmem_tflite.scratch import ALIGNMENT
+
+Orders = Mapping[str, tuple[int, ...]]
+
+_WORK = 4_000_000
+"""Bound of a search: evaluations times the square of the number of buffers. About two seconds."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Orders, the offsets by tensor counted through (None: left to the interpreter), and the head they lead to."""
+
+    orders: dict[str, tuple[int, ...]]
+    offsets: tuple[int, ...] | None
+    head: int
+    exact: bool
+
+
+def by_subgraph(mapped: Mapped, orders: Orders) -> dict[int, tuple[int, ...]]:
+    """Orders by subgraph instead of body path."""
+    return {mapped.subgraph_of[path]: tuple(order) for path, order in orders.items() if path in mapped.subgraph_of}
+
+
+def greedy_head(graph: Graph, mapped: Mapped, target: str, orders: Orders) -> int:
+    """Head of the arena without a plan."""
+    return simulate(allocations(graph, target, by_subgraph(mapped, orders)))[0]
+
+
+def place(graph: Graph, mapped: Mapped, target: str, orders: Orders, deadline: float | None = None) -> Outcome:
+    """Offsets for given orders.
+
+    Where the interpreter's own planner already reaches the liveness peak no plan is made. Otherwise tensors are placed
+    by `peakmem.arena.plan`. Scratch cannot be planned, the interpreter puts it into the first gap that holds it; so
+    the scratch of an operator is placed as one block, and whatever gap each request is put into, all of it fits below
+    the block's end. If that costs bytes, requests are placed one by one and the simulated head decides.
+    """
+    buffers = allocations(graph, target, by_subgraph(mapped, orders))
+    peak = liveness_peak(_items(buffers))
+    size, _ = simulate(buffers)
+    best = Outcome(dict(orders), None, size, size == peak)
+    if size == peak:
+        return best
+    for blocks in (True, False):
+        items, owners = _blocks(buffers) if blocks else (_items(buffers), [[i] for i in range(len(buffers))])
+        placement = plan(items, alignment=ALIGNMENT, deadline=deadline)
+        offsets = [-1] * graph.tensor_count
+        for owned, at in zip(owners, placement.offsets):
+            b = buffers[owned[0]]
+            if b.tensor >= 0 and b.first >= 0:
+                offsets[b.tensor] = at
+        reached, _ = simulate(buffers, offsets)
+        if reached < best.head:
+            best = Outcome(dict(orders), tuple(offsets), reached, reached == placement.lower_bound)
+        if best.head == peak or len(items) == len(buffers):
+            break
+    return best
+
+
+def _items(buffers: Sequence[Allocation]) -> list[Item]:
+    return [Item(str(i), b.size, b.first, b.last) for i, b in enumerate(buffers)]
+
+
+def _blocks(buffers: Sequence[Allocation]) -> tuple[list[Item], list[list[int]]]:
+    """Items with the scratch of each operator joined, and the buffers of each item."""
+    owners: dict[object, list[int]] = {}
+    for i, b in enumerate(buffers):
+        key: object = ("scratch", b.subgraph, b.operator) if b.tensor < 0 else i
+        owners.setdefault(key, []).append(i)
+    items = [
+        Item(str(k), sum(buffers[i].size for i in own), buffers[own[0]].first, buffers[own[0]].last)
+        for k, own in enumerate(owners.values())
+    ]
+    return items, list(owners.values())
+
+
+def with_plan(
+    graph: Graph, mapped: Mapped, target: str, given: Orders, wanted: Orders, deadline: float | None
+) -> Outcome:
+    """The best order with a plan: the wanted one if its arena reaches its liveness peak, else what others give.
+
+    Others are orders near the wanted one of the same or a lower head; the given order is among them, so the result is
+    never worse than the given order planned.
+    """
+    program = mapped.program
+    best = place(graph, mapped, target, wanted, deadline)
+    goal = scheduled_timeline(program, wanted).peak
+    if best.head <= goal:
+        return best
+    candidates: list[Orders] = [given] if given != wanted else []
+    candidates.extend(_near(program, wanted, 24))
+    for orders in candidates:
+        if _late(deadline):
+            break
+        if scheduled_timeline(program, orders).peak >= best.head:
+            continue
+        outcome = place(graph, mapped, target, orders, deadline)
+        if outcome.head < best.head:
+            best = outcome
+        if best.head <= goal:
+            break
+    return best
+
+
+def without_plan(
+    graph: Graph, mapped: Mapped, target: str, given: Orders, wanted: Orders, floor: int, deadline: float | None
+) -> Outcome:
+    """An order whose arena is small when the interpreter's greedy planner places everything.
+
+    A lower liveness peak can mean a larger greedy arena, so the arena itself is searched: from the given and from the
+    wanted order, moving one operator at a time within what its dependences allow, and keeping what is not worse.
+    Seeded, and bounded by work and not by time, so the same model gives the same order unless ``deadline`` cuts in.
+
+    Parameters
+    ----------
+    floor : int
+        Bytes below which no order can go; the search stops there.
+    """
+    program = mapped.program
+    best: Outcome | None = None
+    buffers = len(allocations(graph, target))
+    budget = max(8, min(4000, _WORK // max(1, buffers * buffers)))
+    for start in (given, wanted):
+        size = greedy_head(graph, mapped, target, start)
+        if best is None or size < best.head:
+            best = Outcome(dict(start), None, size, False)
+    assert best is not None
+    starts = [wanted, given] if best.orders != dict(given) else [given, wanted]
+    for start in starts:
+        current, size = start, greedy_head(graph, mapped, target, start)
+        key = (size, scheduled_timeline(program, current).peak)
+        for orders in _walk(program, lambda: current, budget // 2):
+            if best.head <= floor or _late(deadline):
+                return best
+            size = greedy_head(graph, mapped, target, orders)
+            trial = (size, scheduled_timeline(program, orders).peak)
+            if trial <= key:
+                current, key = orders, trial
+            if size < best.head:
+                best = Outcome(dict(orders), None, size, False)
+    return best
+
+
+def _walk(program: Program, current, count: int) -> Iterator[Orders]:  # type: ignore[no-untyped-def]
+    """Neighbours of whatever ``current()`` returns at the time, ``count`` of them."""
+    rng = random.Random(0)
+    for _ in range(count):
+        orders = current()
+        moved = _move(program, orders[""], rng)
+        if moved is None:
+            return
+        yield {**orders, "": moved}
+
+
+def _near(program: Program, orders: Orders, count: int) -> Iterator[Orders]:
+    """Neighbours of an order: alternately one and several moves away."""
+    rng = random.Random(0)
+    for k in range(count):
+        moved: tuple[int, ...] | None = orders[""]
+        for _ in range(1 + k % 4):
+            moved = _move(program, moved, rng) if moved is not None else None
+        if moved is None:
+            return
+        yield {**orders, "": moved}
+
+
+def _move(program: Program, order: tuple[int, ...], rng: random.Random) -> tuple[int, ...] | None:
+    """Move one statement to another place between its last predecessor and its first successor; None if none can."""
+    n = len(order)
+    place = {v: i for i, v in enumerate(order)}
+    for _ in range(4 * n):
+        i = rng.randrange(n) if n else 0
+        v = order[i]
+        low = max((place[p] + 1 for p in program.predecessors[v]), default=0)
+        high = min((place[s] - 1 for s in program.successors[v]), default=n - 1)
+        if high > low:
+            j = rng.randrange(low, high)
+            j += j >= i
+            rest = [*order[:i], *order[i + 1 :]]
+            rest.insert(j, v)
+            return tuple(rest)
+    return None
+
+
+def _late(deadline: float | None) -> bool:
+    return deadline is not None and time.monotonic() >= deadline

@@ -1,0 +1,127 @@
+"""Scratch buffers that kernels request from the arena, by target.
+
+A kernel asks for scratch while it prepares; TFLite Micro places it among the tensors, for the time of that operator
+only. What is asked for depends on the kernels linked into the device, so there is a table per target: ``reference``
+are the portable kernels (also those of the Python interpreter, where the figures are measured). Device kernels
+(CMSIS-NN, ESP-NN) ask for more, for convolutions above all; their tables are to be added to `TABLES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from peakmem_tflite.graph import Operator, Subgraph, Tensor
+
+Rule = Callable[[Operator, list[Tensor | None], list[Tensor]], list[int]]
+"""Operator, its inputs (None where omitted) and its outputs -> bytes of each request, in the kernel's order."""
+
+POINTER = 8
+"""Bytes of a pointer on the host that measures; ADD_N keeps one for each input."""
+
+ALIGNMENT = 16
+"""Every tensor and every request is rounded up to this many bytes."""
+
+
+def rounded(size: int) -> int:
+    """Size as the arena charges it."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _mean_or_sum(op: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> list[int]:
+    quantized = inputs[0] is not None and inputs[0].type in ("INT8", "UINT8", "INT16")
+    return [4 * outputs[0].elements] if quantized else []
+
+
+def _reduce(op: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> list[int]:
+    assert inputs[0] is not None and inputs[1] is not None
+    return [4 * len(inputs[0].shape), 4 * inputs[1].elements]
+
+
+def _transpose_conv(op: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> list[int]:
+    source = inputs[2]
+    assert source is not None
+    if source.type == "INT8":
+        return [4 * outputs[0].elements]
+    if source.type == "INT16":
+        requests = [8 * outputs[0].elements]
+        bias = inputs[3] if len(inputs) > 3 else None
+        if bias is not None and bias.type == "INT16":
+            requests.append(8 * bias.elements)
+        return requests
+    return []
+
+
+def _svdf(op: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> list[int]:
+    source, weights = inputs[0], inputs[1]
+    assert source is not None and weights is not None
+    filters = source.shape[0] * weights.shape[0]
+    return [4 * filters, 4 * (filters // op.rank)] if source.type == "INT8" else [4 * filters]
+
+
+def _lstm(op: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> list[int]:
+    cell = inputs[19]
+    assert cell is not None
+    return [cell.size] * 4
+
+
+def _add_n(op: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> list[int]:
+    return [POINTER * len(inputs)]
+
+
+def _mirror_pad(op: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> list[int]:
+    assert inputs[0] is not None
+    return [4 * len(inputs[0].shape)] * 2
+
+
+def _packed_weights(op: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> list[int]:
+    """4-bit filters are unpacked to a byte each."""
+    weights = inputs[1]
+    return [weights.elements] if weights is not None and weights.type == "INT4" else []
+
+
+def _rfft(op: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> list[int]:
+    # The output holds n / 2 + 1 complex numbers, two elements each; the work area n elements of the input's type.
+    element = {"INT16": 2, "INT32": 4, "FLOAT32": 4}[outputs[0].type]
+    return [element * (outputs[0].shape[-1] - 2)]
+
+
+REFERENCE: Mapping[str, Rule] = {
+    "MEAN": _mean_or_sum,
+    "SUM": _mean_or_sum,
+    "REDUCE_MAX": _reduce,
+    "REDUCE_MIN": _reduce,
+    "TRANSPOSE_CONV": _transpose_conv,
+    "SVDF": _svdf,
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": _lstm,
+    "ADD_N": _add_n,
+    "MIRROR_PAD": _mirror_pad,
+    "CONV_2D": _packed_weights,
+    "DEPTHWISE_CONV_2D": _packed_weights,
+    "FULLY_CONNECTED": _packed_weights,
+    "SignalRfft": _rfft,
+}
+
+TABLES: Mapping[str, Mapping[str, Rule]] = {"reference": REFERENCE}
+
+KNOWN_CUSTOM = frozenset(
+    {
+        "SignalWindow", "SignalFftAutoScale", "SignalRfft", "SignalEnergy", "SignalFilterBank",
+        "SignalFilterBankSquareRoot", "SignalFilterBankSpectralSubtraction", "SignalPCAN", "SignalFilterBankLog",
+    }
+)  # fmt: skip
+"""Custom operators whose scratch was measured. Of the others nothing is known."""
+
+
+def requests(target: str, subgraph: Subgraph, op: Operator) -> tuple[int, ...]:
+    """Bytes of each scratch request of one operator, rounded, in the order in which the kernel asks.
+
+    An operator whose inputs are not what its kernel expects gets none: the kernel refuses to prepare it.
+    """
+    rule = TABLES[target].get(op.op)
+    if rule is None:
+        return ()
+    inputs = [subgraph.tensors[t] if t >= 0 else None for t in op.inputs]
+    try:
+        return tuple(rounded(size) for size in rule(op, inputs, [subgraph.tensors[t] for t in op.outputs]))
+    except (IndexError, AssertionError, KeyError):
+        return ()
