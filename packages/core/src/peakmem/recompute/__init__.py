@@ -1,0 +1,47 @@
+"""Selective recomputation: run cheap statements twice to need less memory.
+
+The base order is fixed; a plan says which statements rerun, and where. See ``docs/recompute.md`` for the statements
+and proofs behind it.
+
+>>> from peakmem.program import Buffer, Program, Statement
+>>> from peakmem.recompute import Problem, solve
+>>> program = Program(
+...     (Buffer("x", 1, "input", True), Buffer("a", 9), Buffer("b", 2), Buffer("c", 9), Buffer("d", 1),
+...      Buffer("y", 1, "output", True)),
+...     (Statement("stem", "Conv", (0,), (1,), (), cost=5), Statement("s", "Pool", (1,), (2,), (0,)),
+...      Statement("wide", "Up", (2,), (3,), (1,)), Statement("t", "Pool", (3,), (4,), (2,)),
+...      Statement("join", "Add", (1, 4), (5,), (0, 3))),
+... )
+>>> outcome = solve(Problem(program, tuple(range(5))), 13)
+>>> outcome.status, outcome.plan.peak, outcome.plan.extra_macs
+('exact', 12, 5)
+"""
+
+from peakmem.recompute.expand import body_orders, expand, order_expansion
+from peakmem.recompute.floor import Floor, floor
+from peakmem.recompute.plan import Plan, Rerun, Trace, cost_of, make_plan, trace
+from peakmem.recompute.problem import Problem, Unit, parse_extra_macs
+from peakmem.recompute.solve import Front, Outcome, Point, front, least_peak, solve
+
+__all__ = [
+    "Floor",
+    "Front",
+    "Outcome",
+    "Plan",
+    "Point",
+    "Problem",
+    "Rerun",
+    "Trace",
+    "Unit",
+    "body_orders",
+    "cost_of",
+    "expand",
+    "floor",
+    "front",
+    "least_peak",
+    "make_plan",
+    "order_expansion",
+    "parse_extra_macs",
+    "solve",
+    "trace",
+]

@@ -1,0 +1,153 @@
+"""From a plan to an ordinary program with copies, and to a good order of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from peakmem.frontend import Progress
+from peakmem.program import Buffer, Program, Statement
+from peakmem.recompute.plan import Plan, block_of
+from peakmem.schedule import Expansion
+
+
+def expand(plan: Plan) -> Expansion:
+    """The enlarged program: its given order is the plan's, and its peak in it is the plan's peak.
+
+    A copy of a statement called ``conv`` is called ``conv#2`` and writes buffers of its own, called after the
+    originals in the same way. Statements that read a recomputed value read its newest copy.
+
+    Dependences
+    -----------
+    A copy depends on what made its sources. A base statement keeps its dependences, but one that was there only for
+    the sake of a buffer it no longer shares with the other statement is replaced by the other's own dependences (so
+    nothing that was implied through it is lost), and by the makers of the copy it now reads. A statement that
+    overwrites a source of a copy depends on that copy.
+    """
+    problem = plan.problem
+    program = problem.program
+    buffers = list(program.buffers)
+    statements: list[Statement] = []
+    statement_of: list[int] = []
+    buffer_of = list(range(len(buffers)))
+    taken = {b.name for b in buffers}
+    taken_statements = {s.name for s in program.statements}
+    current = list(range(len(buffers)))
+    base: dict[int, int] = {}  # original statement -> its base run
+    runs: dict[int, int] = dict.fromkeys(range(len(program)), 1)
+    makers: dict[int, dict[int, int]] = {}  # instance -> original writer or alias -> who made this instance
+    late_readers: dict[int, list[tuple[int, int]]] = {}  # instance -> copies that read it: (copy, original)
+
+    def maker(v: int, b: int) -> bool:
+        return b in program.statements[v].writes or v in problem.aliases[b]
+
+    def emit(v: int, rename: Mapping[int, int], dependences: set[int], name: str) -> int:
+        s = program.statements[v]
+        new = len(statements)
+        statements.append(
+            replace(
+                s,
+                name=name,
+                reads=tuple(rename.get(b, current[b]) for b in s.reads),
+                writes=tuple(rename.get(b, current[b]) for b in s.writes),
+                dependences=tuple(sorted(dependences)),
+            )
+        )
+        statement_of.append(v)
+        for b in program.touched[v]:
+            if maker(v, b):
+                makers.setdefault(rename.get(b, current[b]), {})[v] = new
+        return new
+
+    def again(v: int) -> str:
+        runs[v] += 1
+        return _fresh(f"{program.statements[v].name}#{runs[v]}", taken_statements)
+
+    def copy(unit: int, gap: int) -> None:
+        members, aliases = block_of(problem, unit, gap)
+        fresh: dict[int, int] = {}
+        here: dict[int, int] = {}
+        for v in members:
+            for b in program.statements[v].writes:
+                if b not in fresh and program.buffers[b].kind != "constant":
+                    fresh[b] = len(buffers)
+                    buffers.append(Buffer(_fresh(f"{program.buffers[b].name}#{runs[v] + 1}", taken),
+                                          program.buffers[b].size))
+                    buffer_of.append(b)
+            needs: set[int] = set()
+            shared = set(program.touched[v])
+            for p in program.predecessors[v]:
+                if p in here:
+                    needs.add(here[p])
+                elif not shared.intersection(program.touched[p]):
+                    needs.add(base[p])
+            for b in program.touched[v]:
+                if b in fresh:
+                    needs.update(here[w] for w in problem.writers[b] if w in here and w in program.predecessors[v])
+                else:
+                    needs.update(m for w, m in makers.get(current[b], {}).items()
+                                 if problem.position[w] < problem.position[v])
+                    late_readers.setdefault(current[b], []).append((len(statements), v))
+            here[v] = emit(v, fresh, needs, again(v))
+        for b in problem.units[unit].delivers:
+            current[b] = fresh[b]
+        for v in aliases:
+            b = program.touched[v][0]
+            emit(v, {}, set(makers.get(current[b], {}).values()), again(v))
+
+    k = 0
+    for step, v in enumerate(problem.order):
+        while k < len(plan.reruns) and plan.reruns[k][0] == step:
+            copy(plan.reruns[k][1], step)
+            k += 1
+        needs: set[int] = set()
+        mine = {current[b] for b in program.touched[v]}
+        for p in program.predecessors[v]:
+            other = statements[base[p]]
+            common = set(program.touched[p]).intersection(program.touched[v])
+            if common and mine.isdisjoint((*other.reads, *other.writes)):
+                needs.update(other.dependences)
+            else:
+                needs.add(base[p])
+        for b in program.touched[v]:
+            if current[b] >= len(program.buffers):
+                needs.update(makers.get(current[b], {}).values())
+            if b in program.statements[v].writes:
+                needs.update(c for c, m in late_readers.get(current[b], []) if problem.position[m] < step)
+        base[v] = emit(v, {}, needs, program.statements[v].name)
+    return Expansion(Program(tuple(buffers), tuple(statements), program.name), tuple(statement_of), tuple(buffer_of))
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "'"
+    taken.add(name)
+    return name
+
+
+def body_orders(expansion: Expansion, orders: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Orders of bodies, moved from the original's body paths to those of the enlarged program.
+
+    Control flow never runs twice, so each body occurs once.
+    """
+    new_id = {v: i for i, v in reversed(list(enumerate(expansion.statement_of)))}
+    result = {}
+    for path, order in orders.items():
+        if path:
+            head, _, tail = path.partition("/")
+            result[f"{new_id[int(head)]}/{tail}"] = tuple(order)
+    return result
+
+
+def order_expansion(
+    expansion: Expansion, *, time_limit: float | None = None, progress: Progress | None = None
+) -> tuple[dict[str, tuple[int, ...]], int]:
+    """Orders of the enlarged program and their peak; never worse than the plan's own order.
+
+    An order of the enlarged program that is certified is certified for that program alone: another plan may lead
+    lower.
+    """
+    from peakmem.ordering import order_program
+
+    ordering = order_program(expansion.program, time_limit=time_limit, progress=progress)
+    return dict(ordering.orders), ordering.peak

@@ -1,0 +1,364 @@
+"""The recomputation problem of one base order: what may run twice, what that brings back, what it costs.
+
+A *unit* is what is rerun as a whole. Usually it is one statement. A buffer that several statements write (a
+convolution and the activation that rewrites its result in place, or the parts of a concatenation) is brought back by
+rerunning all of its writers in a row into one fresh buffer: they form one unit, provided that nobody outside the unit
+reads the contents in between. `docs/recompute.md` has the proof.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from peakmem.errors import UsageError
+from peakmem.program import Program
+
+NEVER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Statements that are rerun together.
+
+    Attributes
+    ----------
+    members : tuple of int
+        Statements in base order, run in a row.
+    sources : tuple of int
+        Buffers of positive size that it reads and does not write; all must be resident while it reruns.
+    delivers : tuple of int
+        Buffers it brings back: candidates for being dropped.
+    charge : int
+        Most bytes a rerun adds to what is resident: workspace and fresh outputs, *all* of them.
+    cost : int
+        MACs of one rerun.
+    ready : int
+        Base step of its last member; it may rerun in gaps after that (gap ``t`` stands before base step ``t``).
+    deadline : int
+        The last gap in which its sources still hold what it read the first time.
+    """
+
+    members: tuple[int, ...]
+    sources: tuple[int, ...]
+    delivers: tuple[int, ...]
+    charge: int
+    cost: int
+    ready: int
+    deadline: int
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Recomputation for one base order.
+
+    Attributes
+    ----------
+    program : Program
+    order : tuple of int
+        The base order; honours the dependences.
+    cap : int
+        The most times any statement runs (2: once more).
+    max_extra_macs : int or None
+        Budget for all reruns together.
+    thresholds : mapping of str to int
+        Operator -> bytes: its results are candidates only if they are larger.
+    workspaces : tuple of int or None
+        Workspace to charge for each statement; None takes `Program.workspaces`.
+    fuse : bool
+        Form units of several statements. Without it only buffers with a single writer are candidates.
+
+    Raises
+    ------
+    UsageError
+        From the constructor: cap below 1, a negative budget or threshold, an operator that the program does not
+        have.
+    InputError
+        If ``order`` is no order of the program.
+    """
+
+    program: Program
+    order: tuple[int, ...]
+    cap: int = 2
+    max_extra_macs: int | None = None
+    thresholds: Mapping[str, int] = field(default_factory=dict)
+    workspaces: tuple[int, ...] | None = None
+    fuse: bool = True
+
+    def __post_init__(self) -> None:
+        if self.cap < 1:
+            raise UsageError(f"cap: {self.cap} is below 1; every operator runs at least once")
+        if self.max_extra_macs is not None and self.max_extra_macs < 0:
+            raise UsageError(f"extra MACs: {self.max_extra_macs} is negative; give 0 or more")
+        known = {s.op for s in self.program.statements}
+        for op, size in self.thresholds.items():
+            if op not in known:
+                raise UsageError(
+                    f"threshold: the program has no operator {op!r}; it has {', '.join(sorted(known)) or 'none'}"
+                )
+            if size < 0:
+                raise UsageError(f"threshold: {size} bytes for {op!r} is negative; give 0 or more")
+        self.program.validate_order(self.order)
+
+    # -- the base order --------------------------------------------------------------------------------------
+
+    @cached_property
+    def position(self) -> tuple[int, ...]:
+        """Base step of each statement."""
+        result = [0] * len(self.order)
+        for step, v in enumerate(self.order):
+            result[v] = step
+        return tuple(result)
+
+    @cached_property
+    def charged(self) -> tuple[int, ...]:
+        """Workspace of each statement, in bytes."""
+        return self.program.workspaces if self.workspaces is None else self.workspaces
+
+    @cached_property
+    def born(self) -> tuple[int, ...]:
+        """Base step of each buffer's first toucher; -1 for inputs, n for what nothing touches."""
+        n = len(self.order)
+        return tuple(
+            -1 if b.kind == "input" else min((self.position[v] for v in self.program.touchers[i]), default=n)
+            for i, b in enumerate(self.program.buffers)
+        )
+
+    @cached_property
+    def last_use(self) -> tuple[int, ...]:
+        """Base step of each buffer's last toucher; n if pinned, -1 if nothing touches it."""
+        n = len(self.order)
+        return tuple(
+            n if b.pinned else max((self.position[v] for v in self.program.touchers[i]), default=-1)
+            for i, b in enumerate(self.program.buffers)
+        )
+
+    @cached_property
+    def uses(self) -> tuple[tuple[int, ...], ...]:
+        """Base steps of each buffer's touchers, ascending."""
+        return tuple(tuple(sorted(self.position[v] for v in t)) for t in self.program.touchers)
+
+    @cached_property
+    def writers(self) -> tuple[tuple[int, ...], ...]:
+        """Statements that write each buffer, in base order; empty for constants."""
+        found: list[list[int]] = [[] for _ in self.program.buffers]
+        for v in self.order:
+            for b in dict.fromkeys(self.program.statements[v].writes):
+                if self.program.buffers[b].kind != "constant":
+                    found[b].append(v)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def aliases(self) -> tuple[tuple[int, ...], ...]:
+        """For each buffer the statements that only give it another name, in base order.
+
+        They touch one buffer, write nothing, cost nothing. A copy of the buffer needs copies of them.
+        """
+        found: list[list[int]] = [[] for _ in self.program.buffers]
+        for v in self.order:
+            s = self.program.statements[v]
+            touched = self.program.touched[v]
+            if len(touched) == 1 and not self._writes(v) and not s.cost and not self.charged[v] and self._rerunnable(v):
+                found[touched[0]].append(v)
+        return tuple(map(tuple, found))
+
+    # -- units -----------------------------------------------------------------------------------------------
+
+    def _writes(self, v: int) -> tuple[int, ...]:
+        buffers = self.program.buffers
+        return tuple(b for b in dict.fromkeys(self.program.statements[v].writes) if buffers[b].kind != "constant")
+
+    def _reads(self, v: int) -> tuple[int, ...]:
+        buffers = self.program.buffers
+        return tuple(b for b in dict.fromkeys(self.program.statements[v].reads) if buffers[b].kind != "constant")
+
+    def _rerunnable(self, v: int) -> bool:
+        s = self.program.statements[v]
+        return s.pure and not s.effects and not s.bodies
+
+    @cached_property
+    def excluded(self) -> dict[str, int]:
+        """Operators that never run twice because of what they are (random, stateful, control flow), with counts."""
+        names = Counter(
+            s.op or s.name for v, s in enumerate(self.program.statements) if not self._rerunnable(v)
+        )
+        return dict(sorted(names.items()))
+
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
+        """All units that may rerun under the cap, such that a unit's sources are delivered by earlier ones."""
+        if self.cap < 2:
+            return ()
+        candidates = [u for group in self._groups() if (u := self._unit(group)) is not None]
+        return _acyclic(sorted(candidates, key=lambda u: (u.ready, u.members)))
+
+    @cached_property
+    def unit_of(self) -> dict[int, int]:
+        """Buffer -> index of the unit that delivers it."""
+        return {b: i for i, u in enumerate(self.units) for b in u.delivers}
+
+    def _groups(self) -> list[tuple[int, ...]]:
+        """Statements joined when they write one buffer that could be dropped; each group in base order."""
+        parent = list(range(len(self.order)))
+
+        def root(v: int) -> int:
+            while parent[v] != v:
+                parent[v] = parent[parent[v]]
+                v = parent[v]
+            return v
+
+        if self.fuse:
+            for b, writers in enumerate(self.writers):
+                buffer = self.program.buffers[b]
+                if len(writers) > 1 and not buffer.pinned and buffer.kind != "input":
+                    for w in writers[1:]:
+                        parent[root(w)] = root(writers[0])
+        groups: dict[int, list[int]] = {}
+        for v in self.order:
+            groups.setdefault(root(v), []).append(v)
+        return [tuple(g) for g in groups.values()]
+
+    def _unit(self, members: tuple[int, ...]) -> Unit | None:
+        program, position = self.program, self.position
+        if not all(self._rerunnable(v) for v in members):
+            return None
+        inside = set(members)
+        sources: dict[int, None] = {}
+        deadline = len(self.order)
+        begun: set[int] = set()
+        for v in members:
+            for b in self._reads(v):
+                if any(w in inside for w in self.writers[b]):
+                    # Copies work on fresh storage, so all that fills it must be copied, before it is read.
+                    if b not in begun or program.buffers[b].kind == "input" or not inside.issuperset(self.writers[b]):
+                        return None
+                else:
+                    later = [position[w] for w in self.writers[b] if position[w] > position[v]]
+                    deadline = min([deadline, *later])
+                    if program.buffers[b].size:
+                        sources[b] = None
+            begun.update(self._writes(v))
+        if len(members) > 1 and self._feeds_itself(members, sources):
+            return None
+        written = dict.fromkeys(b for v in members for b in self._writes(v))
+        delivers = tuple(b for b in written if self._delivered(b, inside))
+        if not delivers:
+            return None
+        return Unit(
+            members=members,
+            sources=tuple(sources),
+            delivers=delivers,
+            charge=self._charge(members, written, delivers),
+            cost=sum(program.statements[v].cost for v in members),
+            ready=position[members[-1]],
+            deadline=deadline,
+        )
+
+    def _delivered(self, b: int, inside: set[int]) -> bool:
+        """Whether a rerun brings back ``b`` as all readers outside the unit see it, and ``b`` is a candidate."""
+        buffer, position = self.program.buffers[b], self.position
+        if buffer.pinned or buffer.kind == "input" or not buffer.size or not inside.issuperset(self.writers[b]):
+            return False
+        if any(buffer.size <= self.thresholds.get(self.program.statements[w].op, -1) for w in self.writers[b]):
+            return False
+        complete = position[self.writers[b][-1]]
+        return all(v in inside or position[v] > complete for v in self.program.touchers[b])
+
+    def _feeds_itself(self, members: tuple[int, ...], sources: Mapping[int, None]) -> bool:
+        """Whether a source is made from what the unit makes, so that it cannot run in a row."""
+        program = self.program
+        inside, reached = set(members), set(members)
+        last = self.position[members[-1]]
+        for v in self.order[self.position[members[0]] : last]:
+            if v not in reached and any(p in reached for p in program.predecessors[v]):
+                reached.add(v)
+        return any(w in reached and w not in inside for b in sources for w in self.writers[b])
+
+    def _charge(self, members: Sequence[int], written: Mapping[int, None], delivers: Sequence[int]) -> int:
+        """Delivered outputs stay to the end of the unit, others to the last member that touches them."""
+        sizes, most = self.program.buffers, 0
+        start = {b: min(i for i, v in enumerate(members) if b in self._writes(v)) for b in written}
+        stop = {
+            b: len(members) if b in delivers else max(i for i, v in enumerate(members) if b in self.program.touched[v])
+            for b in written
+        }
+        for i, v in enumerate(members):
+            fresh = sum(sizes[b].size for b in written if start[b] <= i <= stop[b])
+            most = max(most, self.charged[v] + fresh)
+        return most
+
+    # -- how long things are worth keeping -------------------------------------------------------------------
+
+    def needed_through(self, usable: Sequence[bool] | None = None) -> tuple[list[int], list[int]]:
+        """How long a buffer is of use to base runs and reruns.
+
+        Parameters
+        ----------
+        usable : sequence of bool, optional
+            Which units may rerun; default all.
+
+        Returns
+        -------
+        buffers : list of int
+            For each buffer the last base step or gap that may read it (n if pinned, -1 if none).
+        units : list of int
+            For each unit the last gap in which a rerun may be of use (-1 if it may not rerun).
+        """
+        through = list(self.last_use)
+        last = [NEVER] * len(self.units)
+        for i in range(len(self.units) - 1, -1, -1):
+            unit = self.units[i]
+            if usable is not None and not usable[i]:
+                continue
+            last[i] = min(unit.deadline, max(through[b] for b in unit.delivers))
+            if last[i] <= unit.ready:
+                last[i] = NEVER
+                continue
+            for b in unit.sources:
+                through[b] = max(through[b], last[i])
+        return through, last
+
+    @cached_property
+    def total_macs(self) -> int:
+        return sum(s.cost for s in self.program.statements)
+
+
+def _acyclic(units: list[Unit]) -> tuple[Unit, ...]:
+    """Units in an order in which sources are delivered first; those that need each other are left out.
+
+    Two units of several statements may need each other's results although no single one feeds itself.
+    """
+    import networkx as nx
+
+    maker = {b: i for i, u in enumerate(units) for b in u.delivers}
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(len(units)))
+    graph.add_edges_from((maker[b], i) for i, u in enumerate(units) for b in u.sources if b in maker)
+    for component in list(nx.strongly_connected_components(graph)):
+        if len(component) > 1:
+            graph.remove_nodes_from(component)
+    return tuple(units[i] for i in nx.lexicographical_topological_sort(graph))
+
+
+def parse_extra_macs(text: str, total: int) -> int:
+    """A budget given as MACs (``"250000"``) or as a share of the program's MACs (``"0.5%"``).
+
+    Raises
+    ------
+    UsageError
+        On anything else, on negative numbers and on more than 100 %.
+    """
+    plain = text.strip().replace("_", "").replace(",", "")
+    try:
+        if plain.endswith("%"):
+            share = float(plain[:-1])
+            if not 0 <= share <= 100:
+                raise UsageError(f"extra MACs: {text!r} is not between 0% and 100%")
+            return int(total * share / 100)
+        if (value := int(plain)) < 0:
+            raise UsageError(f"extra MACs: {text!r} is negative; give 0 or more")
+        return value
+    except ValueError:
+        raise UsageError(f"extra MACs: {text!r} is neither a whole number nor a percentage such as 0.5%") from None

@@ -1,0 +1,376 @@
+"""The retention model: keep, drop or rerun, as 0/1 decisions under linear constraints.
+
+Time is a list of *events* at which memory is enforced: chosen base steps, and *slots*, each of which may hold one
+rerun in a chosen gap. Between two events memory is not limited, so nothing is dropped there, and what must be rerun
+there can be rerun at the first moment after the earlier event. One builder serves three models:
+
+- few base steps, no slots: a *relaxation*, whose optimum is a lower bound;
+- all base steps at which the target could be exceeded, no slots: still a relaxation, since reruns are not limited;
+- also slots in all gaps in which a rerun could exceed the target: *exact*, given enough slots in each gap.
+
+The *retention graph* has the undecided decisions as vertices, joined where they meet in a constraint. The tree
+decomposition solver works on it; the MILP solver takes the same constraints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from peakmem.recompute.plan import Rerun
+from peakmem.recompute.problem import Problem
+
+Term = tuple[int, int]
+"""Coefficient and variable."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """``sum of coefficient * variable <= bound``."""
+
+    terms: tuple[Term, ...]
+    bound: int
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Reruns between two events in which memory is free: unit -> its variable, in gaps ``low`` to ``high``."""
+
+    low: int
+    high: int
+    reruns: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """At most one rerun in ``gap``: unit -> its variable."""
+
+    gap: int
+    reruns: Mapping[int, int]
+
+
+@dataclass
+class Retention:
+    """A 0/1 model; ``None`` from `build` means that it has no solution.
+
+    Attributes
+    ----------
+    prices : list of int
+        MACs of each variable (0 for keeping).
+    rows : list of Row
+        Memory, availability and slots; the cap and the budget are kept apart.
+    runs : dict of int to list of int
+        Unit -> its rerun variables in time order; at most ``cap - 1`` of them are 1.
+    parts : list of Segment or Slot
+        Where the rerun variables stand in time.
+    steps, slots : int
+        How many base steps and slots enforce memory.
+    """
+
+    problem: Problem
+    target: int
+    prices: list[int] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    runs: dict[int, list[int]] = field(default_factory=dict)
+    parts: list[Segment | Slot] = field(default_factory=list)
+    steps: int = 0
+    slots: int = 0
+
+    @property
+    def size(self) -> int:
+        return len(self.prices)
+
+    def variable(self, price: int = 0) -> int:
+        self.prices.append(price)
+        return len(self.prices) - 1
+
+    def reruns(self, values: Sequence[int]) -> list[tuple[Segment | Slot, list[int]]]:
+        """Units that a solution reruns, part by part."""
+        chosen = [(p, [u for u, x in p.reruns.items() if values[x]]) for p in self.parts]
+        return [(p, units) for p, units in chosen if units]
+
+
+class Horizon:
+    """What could be present when, given the units that may rerun.
+
+    Holds the fixings: a unit dearer than the budget never reruns, and nothing is kept past its last possible use.
+    """
+
+    def __init__(self, problem: Problem, target: int, budget: int | None = None) -> None:
+        self.problem, self.target = problem, target
+        limits = [x for x in (problem.max_extra_macs, budget) if x is not None]
+        self.budget = min(limits) if limits else None
+        self.usable = [self.budget is None or u.cost <= self.budget for u in problem.units]
+        self.through, self.last = problem.needed_through(self.usable)
+        for i, last in enumerate(self.last):
+            self.usable[i] = self.usable[i] and last >= 0
+        self.sizes = [b.size for b in problem.program.buffers]
+        self.complete = [
+            max((problem.position[w] for w in problem.writers[b]), default=-1) for b in range(len(self.sizes))
+        ]
+        self.counted = [
+            b for b, x in enumerate(problem.program.buffers)
+            if x.kind != "constant" and x.size and (problem.program.touchers[b] or (x.pinned and x.kind == "input"))
+        ]
+
+    def droppable(self, b: int) -> bool:
+        """Whether some unit may bring ``b`` back."""
+        u = self.problem.unit_of.get(b)
+        return u is not None and self.usable[u]
+
+    def status(self, b: int, step: int, *, gap: bool) -> int:
+        """1: surely resident, 0: surely absent, -1: undecided; in gap ``step`` or at base step ``step`` (untouched).
+
+        A buffer touched at the step itself is resident; the caller treats it.
+        """
+        problem = self.problem
+        if problem.born[b] >= step:
+            return 0
+        needed = self.through[b] >= (step if gap else step + 1)
+        if self.droppable(b):
+            if self.complete[b] >= step:
+                return 1
+            return -1 if needed else 0
+        if problem.last_use[b] >= (step if gap else step + 1):
+            return 1
+        return -1 if needed else 0
+
+    def at_step(self, step: int) -> tuple[int, list[int]]:
+        """Bytes surely resident at a base step (workspace and touched included), and the undecided buffers."""
+        v = self.problem.order[step]
+        touched = set(self.problem.program.touched[v])
+        fixed = self.problem.charged[v] + sum(self.sizes[b] for b in touched)
+        undecided = []
+        for b in self.counted:
+            if b not in touched:
+                s = self.status(b, step, gap=False)
+                if s > 0:
+                    fixed += self.sizes[b]
+                elif s < 0:
+                    undecided.append(b)
+        return fixed, undecided
+
+    def in_gap(self, gap: int) -> tuple[int, list[int]]:
+        """The same between two base steps, nothing running."""
+        fixed, undecided = 0, []
+        for b in self.counted:
+            s = self.status(b, gap, gap=True)
+            if s > 0:
+                fixed += self.sizes[b]
+            elif s < 0:
+                undecided.append(b)
+        return fixed, undecided
+
+    def units_in(self, gap: int) -> list[int]:
+        """Units that may rerun in a gap."""
+        return [
+            i for i, u in enumerate(self.problem.units)
+            if self.usable[i] and u.ready < gap <= u.deadline and gap <= self.last[i]
+        ]
+
+    def tight_steps(self) -> list[int]:
+        """Base steps at which all that could be present exceeds the target; elsewhere nothing need be dropped."""
+        found = []
+        for step in range(len(self.problem.order)):
+            fixed, undecided = self.at_step(step)
+            if fixed + sum(self.sizes[b] for b in undecided) > self.target:
+                found.append(step)
+        return found
+
+    def tight_gaps(self) -> list[int]:
+        """Gaps in which a rerun, with all that could be present, exceeds the target."""
+        found = []
+        for gap in range(len(self.problem.order)):
+            units = self.units_in(gap)
+            if units:
+                fixed, undecided = self.in_gap(gap)
+                full = fixed + sum(self.sizes[b] for b in undecided)
+                held = set(undecided)
+                if any(
+                    full - sum(self.sizes[b] for b in self.problem.units[u].delivers if b in held)
+                    + self.problem.units[u].charge > self.target
+                    for u in units
+                ):
+                    found.append(gap)
+        return found
+
+    def slots_needed(self, gap: int) -> int:
+        """Most reruns that one gap can hold under the cap: with that many slots the model is exact."""
+        return len(self.units_in(gap)) * (self.problem.cap - 1)
+
+
+def build(horizon: Horizon, steps: Iterable[int], slots: Mapping[int, int] | None = None) -> Retention | None:
+    """Write down the model; None if a memory constraint cannot hold whatever is dropped.
+
+    Parameters
+    ----------
+    horizon : Horizon
+    steps : iterable of int
+        Base steps at which memory is enforced.
+    slots : mapping of int to int, optional
+        Gap -> how many slots; memory is then enforced on the base step after it, too.
+    """
+    slots = slots or {}
+    model = Retention(horizon.problem, horizon.target)
+    builder = _Builder(horizon, model)
+    for step in sorted({*steps, *slots}):
+        for _ in range(slots.get(step, 0)):
+            if not builder.slot(step):
+                return None
+        if not builder.step(step):
+            return None
+    builder.close()
+    return model
+
+
+class _Builder:
+    def __init__(self, horizon: Horizon, model: Retention) -> None:
+        self.h, self.model, self.problem = horizon, model, horizon.problem
+        self.after = -1  # base steps up to here are done at the last event
+        self.slot_before = False
+        self.present: dict[int, int] = {}  # undecided buffer -> variable at the last event
+        self.back: dict[int, int] = {}  # unit -> rerun variable in the last event, if a slot
+        self.started = False
+        self.previous: list[Term] = []
+
+    def available(self, b: int) -> list[Term] | None:
+        """After the last event: None if surely there, else the variables of which one must be 1."""
+        if not self.started or self.problem.born[b] > self.after or self.h.sizes[b] == 0:
+            return None
+        if b in self.present:
+            terms = [(1, self.present[b])]
+            u = self.problem.unit_of.get(b)
+            if u is not None and u in self.back:
+                terms.append((1, self.back[u]))
+            return terms
+        if self.slot_before:
+            if self.h.status(b, self.after + 1, gap=True) == 0:
+                return []
+        elif (
+            b not in self.problem.program.touched[self.problem.order[self.after]]
+            and self.h.status(b, self.after, gap=False) == 0
+        ):
+            return []
+        return None
+
+    def segment(self, upto: int, *, before_slot: bool) -> dict[int, int]:
+        """Free reruns between the last event and base step (or gap) ``upto``, and the base runs in between."""
+        low = self.after + 1
+        high = upto - 1 if before_slot else upto
+        reruns: dict[int, int] = {}
+        if self.started and not self.slot_before and low <= high:
+            for u in self.h.units_in(low):
+                if any(self.available(b) is not None for b in self.problem.units[u].delivers):
+                    reruns[u] = self.model.variable(self.problem.units[u].cost)
+            for u, x in reruns.items():
+                for e in self.problem.units[u].sources:
+                    self.require(e, reruns, [(1, x)])
+                self.model.runs.setdefault(u, []).append(x)
+            if reruns:
+                self.model.parts.append(Segment(low, high, reruns))
+        seen: set[int] = set()
+        for step in range(low, upto):
+            for b in self.problem.program.touched[self.problem.order[step]]:
+                if b not in seen:
+                    seen.add(b)
+                    self.require(b, reruns, [])
+        return reruns
+
+    def require(self, b: int, reruns: Mapping[int, int], wanted: list[Term]) -> None:
+        """``b`` is available if all of ``wanted`` (at most one term; none: always) are 1."""
+        terms = self.available(b)
+        if terms is None:
+            return
+        u = self.problem.unit_of.get(b)
+        if u is not None and u in reruns:
+            terms.append((1, reruns[u]))
+        bound = 0 if wanted else -1
+        self.model.rows.append(Row((*((-a, x) for a, x in terms), *wanted), bound))
+
+    def step(self, step: int) -> bool:
+        fixed, undecided = self.h.at_step(step)
+        room = self.h.target - fixed
+        if room < 0:
+            return False
+        reruns = self.segment(step, before_slot=False)
+        for b in self.problem.program.touched[self.problem.order[step]]:
+            if self.problem.born[b] < step:
+                self.require(b, reruns, [])
+        self.advance(step, undecided, reruns, room, [])
+        self.after, self.slot_before, self.back = step, False, {}
+        self.previous = []
+        self.model.steps += 1
+        return True
+
+    def slot(self, gap: int) -> bool:
+        fixed, undecided = self.h.in_gap(gap)
+        room = self.h.target - fixed
+        if room < 0:
+            return False
+        reruns = {} if self.slot_before else self.segment(gap, before_slot=True)
+        back: dict[int, int] = {}
+        for u in self.h.units_in(gap):
+            back[u] = self.model.variable(self.problem.units[u].cost)
+            self.model.runs.setdefault(u, []).append(back[u])
+        charges = [(self.problem.units[u].charge, y) for u, y in back.items()]
+        self.advance(gap, undecided, reruns, room, charges)
+        for u, y in back.items():
+            for e in self.problem.units[u].sources:
+                if e in self.present:
+                    self.model.rows.append(Row(((1, y), (-1, self.present[e])), 0))
+                elif self.h.status(e, gap, gap=True) == 0:
+                    self.model.rows.append(Row(((1, y),), 0))
+        ones: list[Term] = [(1, y) for y in back.values()]
+        if len(ones) > 1:
+            self.model.rows.append(Row(tuple(ones), 1))
+        if self.previous and ones:  # idle slots come last
+            self.model.rows.append(Row((*ones, *((-a, y) for a, y in self.previous)), 0))
+        self.after, self.slot_before, self.back = gap - 1, True, back
+        self.previous = ones
+        self.model.parts.append(Slot(gap, back))
+        self.model.slots += 1
+        return True
+
+    def advance(
+        self, step: int, undecided: Sequence[int], reruns: Mapping[int, int], room: int, charges: list[Term]
+    ) -> None:
+        """Decide what is present at the new event."""
+        now = {b: self.model.variable() for b in undecided}
+        for b, x in now.items():
+            self.require(b, reruns, [(1, x)])
+        self.present = now
+        self.started = True
+        sizes = self.h.sizes
+        if sum(sizes[b] for b in undecided) + max((a for a, _ in charges), default=0) > room:
+            self.model.rows.append(Row((*((sizes[b], x) for b, x in now.items()), *charges), room))
+
+    def close(self) -> None:
+        """Base runs after the last event."""
+        self.segment(len(self.problem.order), before_slot=False)
+
+
+def place(problem: Problem, chosen: Sequence[tuple[Segment | Slot, list[int]]]) -> list[tuple[Rerun, tuple[int, int]]]:
+    """Put each rerun as late as it can stand: right before its first reader in its part.
+
+    Returns
+    -------
+    list of (rerun, (low, high))
+        In execution order, with the gaps between which each may move.
+    """
+    result: list[tuple[Rerun, tuple[int, int]]] = []
+    for part, units in chosen:
+        if isinstance(part, Slot):
+            result.extend(((part.gap, u), (part.gap, part.gap)) for u in units)
+            continue
+        gap = {}
+        for u in sorted(units, reverse=True):
+            unit = problem.units[u]
+            gap[u] = part.high
+            for b in unit.delivers:
+                gap[u] = min(gap[u], next((s for s in problem.uses[b] if s >= part.low), part.high))
+                for w, g in list(gap.items()):
+                    if b in problem.units[w].sources:
+                        gap[u] = min(gap[u], g)
+            gap[u] = min(gap[u], unit.deadline)
+        result.extend(((gap[u], u), (part.low, gap[u])) for u in sorted(units, key=lambda u: (gap[u], u)))
+    return result
