@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from peakmem.result import realized_offset
 from peakmem.sizes import exact, human
 
 from peakmem_cli.screen import clip
@@ -123,10 +124,13 @@ def details(result: Result) -> list[str]:
     """The lines under the answer of ``optimize``."""
     check = result.verification
     lines = []
-    if result.source.quantity != "live_peak" or result.model.predicted_bytes != result.live_peak_after:
+    left_out = realized_offset(result.source)
+    if left_out:
+        lines.append(f"{result.source.quantity} leaves out {human(left_out)} of the live_peak")
+    live = (result.live_peak_before, result.live_peak_after)
+    if live != (result.source.predicted_bytes, result.model.predicted_bytes):
         known = proof(result.live_peak_after, result.lower_bound, certified=result.certificate is not None)
-        before, after = result.live_peak_before, result.live_peak_after
-        lines.append(f"live_peak {human(before)} -> {human(after)} {change(before, after)}, {known}")
+        lines.append(f"live_peak {human(live[0])} -> {human(live[1])} {change(*live)}, {known}")
     if check is None:
         lines.append(f"not measured: {result.unmeasured}")
     else:

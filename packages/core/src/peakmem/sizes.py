@@ -6,29 +6,17 @@ import re
 
 from peakmem.errors import UsageError
 
-_UNITS = {
-    "": 1,
-    "b": 1,
-    "k": 1000,
-    "kb": 1000,
-    "m": 1000**2,
-    "mb": 1000**2,
-    "g": 1000**3,
-    "gb": 1000**3,
-    "ki": 1024,
-    "kib": 1024,
-    "mi": 1024**2,
-    "mib": 1024**2,
-    "gi": 1024**3,
-    "gib": 1024**3,
-}
+_UNITS = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgtpe", 1):
+    _UNITS |= {_letter: 1000**_power, f"{_letter}b": 1000**_power}
+    _UNITS |= {f"{_letter}i": 1024**_power, f"{_letter}ib": 1024**_power}
 _PATTERN = re.compile(r"\s*(\d{1,19})(?:\.(\d{1,9}))?\s*([A-Za-z]*)\s*", re.ASCII)
 
 
 def parse_size(text: str) -> int:
     """Bytes of ``256KB``, ``24 MiB``, ``1.5 MiB`` or ``262144``.
 
-    KB, MB and GB are powers of 1000, KiB, MiB and GiB powers of 1024, as the standards have it; of the two readings of
+    KB, MB ... are powers of 1000, KiB, MiB ... powers of 1024, as the standards have it; of the two readings of
     ``256KB`` this is the one that never lets a program pass that does not fit. A fraction of a byte is dropped.
 
     Raises
@@ -63,10 +51,10 @@ def short(size: int) -> str:
     """``4.12 MiB``: three or four significant digits; exact below 10,000 bytes."""
     if abs(size) < 10_000:
         return exact(size)
-    value = float(size)
+    value, unit = float(size), ""
     for unit in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
         value /= 1024
-        if abs(value) < 1000 or unit == "EiB":
+        if abs(value) < 1000:
             break
     digits = 2 if abs(value) < 100 else 1
     return f"{value:,.{digits}f} {unit}"

@@ -49,7 +49,7 @@ def command(
     The first line is the answer: bytes before and after, and whether it is proved optimal.
     """
     import peakmem
-    from peakmem.errors import NotProved, Refused
+    from peakmem.errors import NotProved, Refused, UsageError
     from peakmem.files import check_output, write_atomically
     from peakmem.liveness import timeline
     from peakmem.sizes import human
@@ -62,6 +62,8 @@ def command(
         if path is not None:
             check_output(path, source=model, force=force)
     source = peakmem.load(model, frontend=frontend, **options)
+    if snippet and not hasattr(source, "snippet"):
+        raise UsageError(f"--snippet: frontend {source.frontend!r} has no snippet to print")
     with screen.progress() as progress:
         result = peakmem.optimize(source, time_limit=limit(time_limit), measure=not measure, progress=progress)
     check = result.verification
@@ -78,7 +80,7 @@ def command(
     document = result.to_json(output=written)
     if budget is not None:
         document["budget"] = {"bytes": budget, "met": reached <= budget}
-    text = snippet_of(result.model) if snippet else None
+    text = str(getattr(result.model, "snippet")()) if snippet else None  # noqa: B009 (not every model has one)
     if text is not None:
         document["snippet"] = text
     screen.document(document)
@@ -108,13 +110,3 @@ def command(
     if certificate_out is not None and result.certificate is None:
         raise NotProved(f"{certificate_out}: not written, since no certificate was found")
     return 0
-
-
-def snippet_of(model: object) -> str:
-    """The model's source text for the device; `UsageError` where the frontend has none."""
-    from peakmem.errors import UsageError
-
-    snippet = getattr(model, "snippet", None)
-    if snippet is None:
-        raise UsageError(f"frontend {getattr(model, 'frontend', '')!r} has no snippet to print")
-    return str(snippet())

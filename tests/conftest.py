@@ -1,0 +1,116 @@
+"""One small artifact for each frontend."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+
+WIDE_TAPE = """#tape
+in x 64
+a 512 = x
+c 512 = x
+e 512 = x
+b 16 = a
+d 16 = c
+f 16 = e
+g 8 = b d f
+out g
+"""
+"""Three wide values side by side: 1600 bytes; branch after branch needs far less."""
+
+
+def program_document() -> dict[str, object]:
+    """The network of `WIDE_TAPE` as ``peakmem.program/1``."""
+    rows = [row.split() for row in WIDE_TAPE.splitlines()[2:-1]]
+    sizes = {"x": 64} | {row[0]: int(row[1]) for row in rows}
+    return {
+        "schema": "peakmem.program/1",
+        "buffers": [
+            {"id": name, "bytes": size, "kind": {"x": "input", "g": "output"}.get(name, "intermediate")}
+            for name, size in sizes.items()
+        ],
+        "statements": [
+            {"id": f"make_{row[0]}", "reads": row[3:], "writes": [row[0]],
+             "dependences": [f"make_{name}" for name in row[3:] if name != "x"]}
+            for row in rows
+        ],
+    }
+
+
+def make_tape(folder: Path) -> Path:
+    path = folder / "wide.tape"
+    path.write_text(WIDE_TAPE)
+    return path
+
+
+def make_program(folder: Path) -> Path:
+    path = folder / "wide.json"
+    path.write_text(json.dumps(program_document()))
+    return path
+
+
+def make_tflite(folder: Path) -> Path:
+    """A real wake-word model, as a PyPI package carries it."""
+    try:
+        carried = distribution("pymicro-wakeword").locate_file("pymicro_wakeword/models/okay_nabu.tflite")
+    except PackageNotFoundError:
+        pytest.skip("needs a real model: pip install pymicro-wakeword==2.5.0")
+    return Path(shutil.copy(str(carried), folder / "okay_nabu.tflite"))
+
+
+def make_onnx(folder: Path) -> Path:
+    """Three wide branches that are computed side by side and joined."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    if not hasattr(onnx, "load"):
+        pytest.skip("needs onnx: pip install onnx")
+    nodes = [helper.make_node("Expand", ["x", "shape"], [f"wide{i}"], name=f"widen{i}") for i in range(3)]
+    nodes += [helper.make_node("Relu", [f"wide{i}"], [f"relu{i}"], name=f"relu{i}") for i in range(3)]
+    nodes += [
+        helper.make_node("ReduceSum", [f"relu{i}", "axes"], [f"sum{i}"], keepdims=1, name=f"sum{i}") for i in range(3)
+    ]
+    nodes += [
+        helper.make_node("Add", ["sum0", "sum1"], ["sum01"], name="add0"),
+        helper.make_node("Add", ["sum01", "sum2"], ["y"], name="add1"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "branches",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 16])],
+        [
+            helper.make_tensor("shape", TensorProto.INT64, [2], [256, 16]),
+            helper.make_tensor("axes", TensorProto.INT64, [1], [0]),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path = folder / "branches.onnx"
+    onnx.save(model, str(path))
+    return path
+
+
+SAMPLES = {"program": make_program, "tape": make_tape, "tflite": make_tflite, "onnx": make_onnx}
+
+
+@pytest.fixture
+def samples() -> dict[str, Callable[[Path], Path]]:
+    """Frontend -> a function that writes one small artifact into a folder, made without its runtime where possible."""
+    return dict(SAMPLES)
+
+
+@pytest.fixture
+def tape(tmp_path: Path) -> Path:
+    """A tape in a bad order."""
+    return make_tape(tmp_path)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """The same network as a bare program."""
+    return make_program(tmp_path)

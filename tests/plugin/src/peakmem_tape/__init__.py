@@ -1,0 +1,1 @@
+"""A tiny frontend for peakmem."""
