@@ -51,10 +51,8 @@ def short(size: int) -> str:
     """``4.12 MiB``: three or four significant digits; exact below 10,000 bytes."""
     if abs(size) < 10_000:
         return exact(size)
-    value, unit = float(size), ""
-    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
-        value /= 1024
-        if abs(value) < 1000:
-            break
+    value, power = size / 1024, 1
+    while abs(value) >= 1000 and power < 6:
+        value, power = value / 1024, power + 1
     digits = 2 if abs(value) < 100 else 1
-    return f"{value:,.{digits}f} {unit}"
+    return f"{value:,.{digits}f} {'KMGTPE'[power - 1]}iB"
