@@ -1,0 +1,323 @@
+"""Runs interpreters in a process of their own: ``python -m peakmem_tflite.child < job.json``.
+
+An interpreter given a damaged model or too small an arena may end the process, so each piece of work runs in a fork of
+this process, which imported the interpreter once. The answer is one JSON document on the standard output; whatever
+the interpreters print goes into it as ``log``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+Work = Callable[[], Any]
+
+
+def isolated(work: Work, limit: float) -> dict[str, Any]:
+    """Run ``work`` in a fork.
+
+    Returns
+    -------
+    dict
+        ``result`` (absent if it failed), ``log`` (what was printed), ``error`` (a sentence, absent if it went well).
+    """
+    with tempfile.TemporaryFile() as log, tempfile.TemporaryFile() as answer:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                os.dup2(log.fileno(), 1)
+                os.dup2(log.fileno(), 2)
+                result = work()
+                # What C++ wrote is in the log by now, for its streams to descriptor 2 are not buffered.
+                answer.write(json.dumps(result).encode())
+                answer.flush()
+                code = 0
+            except BaseException as error:
+                try:
+                    answer.write(f"{type(error).__name__}: {error}".encode())
+                    answer.flush()
+                except OSError:
+                    pass
+            finally:
+                os._exit(code)
+        status = _wait(pid, limit)
+        log.seek(0)
+        answer.seek(0)
+        outcome: dict[str, Any] = {"log": log.read().decode("utf-8", "replace")}
+        text = answer.read()
+        if status is None:
+            outcome["error"] = f"did not end within {limit:.0f} s"
+        elif os.WIFSIGNALED(status):
+            outcome["error"] = f"the interpreter crashed ({signal.Signals(os.WTERMSIG(status)).name})"
+        elif os.WEXITSTATUS(status):
+            outcome["error"] = text.decode("utf-8", "replace") or "the interpreter ended the process"
+        else:
+            outcome["result"] = json.loads(text)
+        return outcome
+
+
+def _wait(pid: int, limit: float) -> int | None:
+    """Status of a process, or None after it had to be ended."""
+    end = time.monotonic() + limit
+    pause = 0.0005
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return status
+        if time.monotonic() > end:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return None
+        time.sleep(pause)
+        pause = min(0.05, pause * 1.5)
+
+
+def digest(array: Any) -> str:
+    """Eight bytes of a hash over type, shape and bits."""
+    import numpy as np
+
+    array = np.ascontiguousarray(array)
+    return hashlib.blake2b(f"{array.dtype}{array.shape}".encode() + array.tobytes(), digest_size=8).hexdigest()
+
+
+def random_inputs(details: list[dict[str, Any]], step: int) -> list[Any]:
+    """Inputs of one step, the same for both models: any bits for small integers, small indices for large ones."""
+    import numpy as np
+
+    rng = np.random.default_rng([20, step])
+    result = []
+    for detail in details:
+        shape, dtype = tuple(int(n) for n in detail["shape"]), np.dtype(detail["dtype"])
+        if dtype.kind == "f":
+            value = rng.standard_normal(shape).astype(dtype)
+        elif dtype.kind == "c":
+            value = (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
+        elif dtype.kind == "b":
+            value = rng.integers(0, 2, shape).astype(dtype)
+        elif dtype.itemsize <= 2:
+            info = np.iinfo(dtype)
+            value = rng.integers(info.min, info.max, shape, endpoint=True).astype(dtype)
+        else:
+            value = rng.integers(0, 2, shape).astype(dtype)
+        result.append(value)
+    return result
+
+
+class Tflm:
+    """The TFLite Micro interpreter."""
+
+    def __init__(self) -> None:
+        from tflite_micro import runtime
+
+        self.runtime = runtime
+
+    def interpreter(self, data: bytes, arena: int, keep: bool = False) -> Any:
+        config = self.runtime.InterpreterConfig
+        return self.runtime.Interpreter.from_bytes(
+            data,
+            arena_size=arena,
+            intrepreter_config=config.kPreserveAllTensors if keep else config.kAllocationRecording,
+        )
+
+    def details(self, interpreter: Any, model: dict[str, Any]) -> list[dict[str, Any]]:
+        return [interpreter.get_input_details(i) for i in range(model["inputs"])]
+
+    def allocations(self, data: bytes, arena: int) -> None:
+        self.interpreter(data, arena).print_allocations()
+
+    def probe(self, data: bytes, arena: int, model: dict[str, Any] | None) -> int:
+        interpreter = self.interpreter(data, arena)
+        if model is not None:
+            for i, value in enumerate(random_inputs(self.details(interpreter, model), 0)):
+                interpreter.set_input(value, i)
+            interpreter.invoke()
+        return arena
+
+    def run(self, data: bytes, model: dict[str, Any], steps: int, keep: bool) -> list[list[str]]:
+        """By step: how the invocation ended, then digests, of the tensors listed where all are kept, else of the outputs.
+
+        A tensor of a branch that was never taken holds what happened to lie there; its digest is "".
+        """
+        interpreter = self.interpreter(data, model["arena"], keep)
+        details = self.details(interpreter, model)
+        reached = {0}
+        rows = []
+        for step in range(steps):
+            for i, value in enumerate(random_inputs(details, step)):
+                interpreter.set_input(value, i)
+            row = [""]
+            try:
+                interpreter.invoke()
+            except RuntimeError as error:
+                # Some operators end an invocation early on purpose; both models must then do so at the same step.
+                row[0] = str(error)
+            if keep:
+                self._follow(interpreter, model["calls"], reached)
+                row += [self._read(interpreter, k, t) if k in reached else "" for k, t in model["tensors"]]
+            else:
+                row += [digest(interpreter.get_output(i)) for i in range(model["outputs"])]
+            rows.append(row)
+        if all(row[0] for row in rows):
+            raise RuntimeError(rows[0][0])
+        return rows
+
+    @staticmethod
+    def _read(interpreter: Any, k: int, t: int) -> str:
+        return digest(interpreter.GetTensor(t, k)["tensor_data"])
+
+    def _follow(self, interpreter: Any, calls: list[dict[str, Any]], reached: set[int]) -> None:
+        """Add the subgraphs that this invocation certainly ran. Callers are listed before what they call."""
+        for call in calls:
+            k, callees = call["subgraph"], call["callees"]
+            if k not in reached:
+                continue
+            if call["op"] == "IF":
+                taken = bool(interpreter.GetTensor(call["inputs"][0], k)["tensor_data"].ravel()[0])
+                reached.add(callees[0] if taken else callees[1])
+            elif call["op"] == "WHILE":
+                reached.add(callees[0])
+                # The body's outputs are copied to the operator's after each round; without one they are its inputs.
+                before, after = ([self._read(interpreter, k, t) for t in call[side]] for side in ("inputs", "outputs"))
+                body = [self._read(interpreter, callees[1], t) for t in call["body_outputs"]]
+                if after == body and after != before:
+                    reached.add(callees[1])
+            else:
+                reached.update(callees)
+
+
+class Lite:
+    """LiteRT and tflite-runtime: the same interface under two names."""
+
+    def __init__(self, name: str) -> None:
+        if name == "litert":
+            from ai_edge_litert import interpreter as module
+        else:
+            from tflite_runtime import interpreter as module
+        self.module = module
+
+    def interpreter(self, data: bytes, keep: bool) -> Any:
+        # Without delegates: inside one the order of the file is not what runs.
+        interpreter = self.module.Interpreter(
+            model_content=data,
+            experimental_op_resolver_type=self.module.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+            experimental_preserve_all_tensors=keep,
+            num_threads=1,
+        )
+        interpreter.allocate_tensors()
+        return interpreter
+
+    def span(self, data: bytes, tensors: list[int]) -> int:
+        """Bytes between the lowest and the highest address of the tensors in the arena."""
+        interpreter = self.interpreter(data, False)
+        low, high = None, 0
+        for t in tensors:
+            array = interpreter.tensor(t)()
+            begin = array.__array_interface__["data"][0]
+            low = begin if low is None else min(low, begin)
+            high = max(high, begin + array.nbytes)
+        return high - (low or 0)
+
+    def run(self, data: bytes, model: dict[str, Any], steps: int, keep: bool) -> list[list[str]]:
+        interpreter = self.interpreter(data, keep)
+        details = interpreter.get_input_details()
+        tensors = [t for k, t in model["tensors"] if k == 0]
+        outputs = [d["index"] for d in interpreter.get_output_details()]
+        rows = []
+        for step in range(steps):
+            for detail, value in zip(details, random_inputs(details, step)):
+                interpreter.set_tensor(detail["index"], value)
+            interpreter.invoke()
+            rows.append(["", *(digest(interpreter.get_tensor(t)) for t in (tensors if keep else outputs))])
+        return rows
+
+
+def smallest_arena(tflm: Tflm, data: bytes, model: dict[str, Any], low: int, limit: float) -> dict[str, Any]:
+    """Least multiple of 16 bytes that the interpreter accepts and runs in, found by bisection above ``low``."""
+
+    def works(size: int, invoke: bool) -> bool:
+        return "result" in isolated(lambda: tflm.probe(data, size, model if invoke else None), limit)
+
+    high, probes = model["arena"], 2
+    step = 4096
+    while low + step < high:
+        if works(low + step, False):
+            high = low + step
+            break
+        low, step, probes = low + step, step * 2, probes + 1
+    for invoke in (False, True):
+        if invoke and works(high, True):
+            break
+        if invoke:
+            low, high = high, model["arena"]
+        while high - low > 16:
+            middle = (low + high) // 32 * 16
+            probes += 1
+            if works(middle, invoke):
+                high = middle
+            else:
+                low = middle
+    return {"result": high, "probes": probes}
+
+
+def _bytes(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def tflm_job(job: dict[str, Any]) -> dict[str, Any]:
+    tflm, limit = Tflm(), float(job["limit"])
+    answer: dict[str, Any] = {"models": []}
+    for model in job["models"]:
+        data = _bytes(model["path"])
+        found: dict[str, Any] = {}
+        answer["models"].append(found)
+        found["allocations"] = isolated(lambda d=data, m=model: tflm.allocations(d, m["arena"]), limit)
+        sizes = dict(re.findall(r"Arena allocation (total|head|tail) (\d+) bytes", found["allocations"]["log"]))
+        if len(sizes) == 3 and "error" not in found["allocations"]:
+            found.update({name: int(size) for name, size in sizes.items()})
+            found["smallest"] = smallest_arena(tflm, data, model, found["total"] // 16 * 16 - 16, limit)
+        else:
+            continue
+        if job["steps"]:
+            # An interpreter that keeps all tensors refuses a plan, so it is given the same file without one.
+            bare = _bytes(model["bare"])
+            found["tensors"] = isolated(lambda d=bare, m=model: tflm.run(d, m, job["steps"], True), limit)
+            found["outputs"] = isolated(lambda d=data, m=model: tflm.run(d, m, job["steps"], False), limit)
+    return answer
+
+
+def lite_job(job: dict[str, Any]) -> dict[str, Any]:
+    lite, limit = Lite(job["runtime"]), float(job["limit"])
+    answer: dict[str, Any] = {"models": []}
+    for model in job["models"]:
+        data = _bytes(model["path"])
+        found: dict[str, Any] = {}
+        answer["models"].append(found)
+        main = [t for k, t in model["tensors"] if k == 0]
+        found["span"] = isolated(lambda d=data, m=main: lite.span(d, m), limit)
+        if job["steps"]:
+            for keep, name in ((True, "tensors"), (False, "outputs")):
+                found[name] = isolated(lambda d=data, m=model, k=keep: lite.run(d, m, job["steps"], k), limit)
+    return answer
+
+
+def main() -> None:
+    job = json.load(sys.stdin)
+    with os.fdopen(os.dup(1), "w") as out:
+        os.dup2(2, 1)
+        json.dump(tflm_job(job) if job["runtime"] == "tflm" else lite_job(job), out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""What a person wants to see: which operators moved, and what a device's source must say."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from peakmem_tflite.graph import Graph, Subgraph
+
+if TYPE_CHECKING:
+    from peakmem_tflite.model import TfliteModel
+
+
+def moved(old: Graph, new: Graph) -> list[dict[str, Any]]:
+    """Operators that changed place: subgraph, operator, its output's name, position before and after.
+
+    The fewest that explain the new order: those outside a longest sequence of operators that kept their order.
+    Operators are recognised by what they produce; those that produce nothing by what they read.
+    """
+    result = []
+    for k, (a, b) in enumerate(zip(old.subgraphs, new.subgraphs)):
+        places: dict[object, list[int]] = {}
+        for i, op in enumerate(a.operators):
+            places.setdefault((op.op, op.inputs, op.outputs), []).append(i)
+        order = []
+        for op in b.operators:
+            found = places.get((op.op, op.inputs, op.outputs))
+            if not found:
+                return []  # not a permutation of the same operators
+            order.append(found.pop(0))
+        kept = set(_longest_increasing(order))
+        for at, i in enumerate(order):
+            if i not in kept:
+                result.append(
+                    {"subgraph": k, "operator": a.operators[i].op, "name": _label(a, i), "from": i, "to": at}
+                )
+    return result
+
+
+def _label(subgraph: Subgraph, i: int) -> str:
+    op = subgraph.operators[i]
+    named = op.outputs or tuple(t for t in op.inputs if t >= 0)
+    return subgraph.tensors[named[0]].name if named else ""
+
+
+def _longest_increasing(order: list[int]) -> list[int]:
+    """Members of a longest increasing subsequence. O(n log n)."""
+    from bisect import bisect_left
+
+    tops: list[int] = []
+    index: list[int] = []
+    previous = [-1] * len(order)
+    for i, value in enumerate(order):
+        at = bisect_left(tops, value)
+        previous[i] = index[at - 1] if at else -1
+        if at == len(tops):
+            tops.append(value)
+            index.append(i)
+        else:
+            tops[at], index[at] = value, i
+    result = []
+    at = index[-1] if index else -1
+    while at >= 0:
+        result.append(order[at])
+        at = previous[at]
+    return result[::-1]
+
+
+_METHODS = {
+    "CONV_2D": "Conv2D", "DEPTHWISE_CONV_2D": "DepthwiseConv2D", "AVERAGE_POOL_2D": "AveragePool2D",
+    "MAX_POOL_2D": "MaxPool2D", "L2_POOL_2D": "L2Pool2D", "BATCH_MATMUL": "BatchMatMul", "L2_NORMALIZATION": "L2Normalization",
+    "RELU6": "Relu6", "SVDF": "Svdf", "PADV2": "PadV2", "SPLIT_V": "SplitV", "ADD_N": "AddN", "SELECT_V2": "SelectV2",
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": "UnidirectionalSequenceLSTM", "REVERSE_V2": "ReverseV2", "GATHER_ND": "GatherNd",
+    "BATCH_TO_SPACE_ND": "BatchToSpaceNd", "SPACE_TO_BATCH_ND": "SpaceToBatchNd", "CUMSUM": "CumSum",
+    "TFLite_Detection_PostProcess": "DetectionPostprocess", "SignalFilterBank": "FilterBank", "SignalEnergy": "Energy",
+    "SignalFilterBankLog": "FilterBankLog", "SignalFilterBankSquareRoot": "FilterBankSquareRoot", "SignalPCAN": "PCAN",
+    "SignalFilterBankSpectralSubtraction": "FilterBankSpectralSubtraction", "SignalFftAutoScale": "FftAutoScale",
+    "SignalRfft": "Rfft", "SignalIrfft": "Irfft", "SignalWindow": "Window", "SignalDelay": "Delay",
+    "SignalFramer": "Framer", "SignalOverlapAdd": "OverlapAdd", "SignalStacker": "Stacker",
+}  # fmt: skip
+"""Methods of MicroMutableOpResolver whose name is not the operator's words capitalised."""
+
+
+def resolver_method(op: str) -> str:
+    """Name of the method of MicroMutableOpResolver that adds an operator."""
+    words = _METHODS.get(op) or "".join(word.capitalize() for word in op.split("_"))
+    return f"Add{words}"
+
+
+def snippet(model: TfliteModel) -> str:
+    """C++ that states the arena and the operators of a model.
+
+    The head is the model's own; the rest of the arena (tensor and node tables, kernels' data) depends on the device and
+    is left to be read there.
+    """
+    used = sorted({(op.op, op.custom) for s in model.graph.subgraphs for op in s.operators})
+    name = re.sub(r"\W", "_", model.path.stem) if model.path else "model"
+    known = [op for op, custom in used if not custom or op in _METHODS]
+    unknown = [op for op, custom in used if custom and op not in _METHODS]
+    lines = [
+        f"// {name}: the head of the arena takes {model.predicted_bytes} bytes with the portable reference kernels.",
+        "// The tail depends on the device: run once with a large arena, read arena_used_bytes(), and set kTail.",
+        f"constexpr size_t kHead = {model.predicted_bytes};",
+        "constexpr size_t kTail = 0;  // arena_used_bytes() - kHead, to be measured on the device",
+        "alignas(16) static uint8_t tensor_arena[kHead + kTail];",
+        "",
+        f"static tflite::MicroMutableOpResolver<{len(used)}> resolver;",
+        *(f"resolver.{resolver_method(op)}();" for op in known),
+        *(f'resolver.AddCustom("{op}", /* its registration */);' for op in unknown),
+    ]
+    return "\n".join(lines) + "\n"
