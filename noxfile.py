@@ -1,0 +1,100 @@
+"""Test sessions. ``nox`` runs all that CI runs; each session makes its own environment.
+
+Local packages stand in one pip command, since they need each other and are on no index.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nox
+
+nox.options.sessions = ["lint", "core", "cli", "tflite", "onnx", "inductor"]
+nox.options.reuse_existing_virtualenvs = True
+nox.options.error_on_missing_interpreters = True
+
+ROOT = Path(__file__).parent
+PLUGIN = "./tests/plugin"
+TORCH = "torch==2.13.0"
+"""The release whose wrappers the inductor tests were written against."""
+
+WAKE_WORD = "pymicro-wakeword==2.5.0"
+"""Carries real TFLite models; only its files are used, so it comes without what it depends on."""
+
+ONNX_MODELS = ("silero-vad==6.2.3", "basic-pitch==0.4.0", "magika==1.0.3", "rapidocr-onnxruntime==1.4.4")
+"""Carry real ONNX models; likewise."""
+
+
+def need(session: nox.Session, *packages: str) -> None:
+    """Skip a session whose package is not in this checkout."""
+    for package in packages:
+        if not (ROOT / "packages" / package / "pyproject.toml").is_file():
+            session.skip(f"packages/{package} is not here")
+
+
+def local(package: str, extra: str = "") -> str:
+    return f"./packages/{package}" + (f"[{extra}]" if extra else "")
+
+
+def present() -> list[str]:
+    return sorted(path.parent.name for path in (ROOT / "packages").glob("*/pyproject.toml"))
+
+
+def test(session: nox.Session, *paths: str) -> None:
+    session.run("pytest", *paths, *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """ruff and strict mypy over all packages."""
+    session.install("ruff", "mypy", "types-networkx", "scipy-stubs", *map(local, present()))
+    session.run("ruff", "check", ".")
+    session.run("mypy", *(f"packages/{package}/src" for package in present()))
+
+
+@nox.session
+def core(session: nox.Session) -> None:
+    """The core alone: no frontend, no runtime."""
+    session.install(local("core"), "pytest", "hypothesis")
+    test(session, "packages/core/tests")
+
+
+@nox.session
+def cli(session: nox.Session) -> None:
+    """The command line, and what spans packages, with the tiny plugin as the only adapter."""
+    session.install(local("core"), local("cli"), PLUGIN, "pytest", "hypothesis")
+    test(session, "packages/cli/tests", "tests")
+
+
+@nox.session
+@nox.parametrize("runtime", ["tflm", "tflite-runtime", "litert"])
+def tflite(session: nox.Session, runtime: str) -> None:
+    """The TFLite frontend with one runtime, and the contract on a real model."""
+    need(session, "tflite")
+    session.install(local("core"), local("tflite", runtime), local("cli"), PLUGIN, "pytest", "hypothesis")
+    session.install("--no-deps", WAKE_WORD)
+    test(session, "packages/tflite/tests", "tests")
+
+
+@nox.session
+def onnx(session: nox.Session) -> None:
+    """The ONNX frontend with ONNX Runtime, and the contract."""
+    need(session, "onnx")
+    session.install(local("core"), local("onnx", "runtime"), local("cli"), PLUGIN, "pytest", "hypothesis")
+    session.install("--no-deps", *ONNX_MODELS)
+    test(session, "packages/onnx/tests", "tests")
+
+
+@nox.session
+def inductor(session: nox.Session) -> None:
+    """The Inductor frontend with PyTorch, and the contract."""
+    need(session, "inductor")
+    session.install(TORCH, local("core"), local("inductor", "torch"), local("cli"), PLUGIN, "pytest", "hypothesis")
+    test(session, "packages/inductor/tests", "tests")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation, with every warning an error."""
+    session.install("mkdocs>=1.6", "mkdocs-material>=9.5", "mkdocstrings[python]>=0.26")
+    session.run("mkdocs", "build", "--strict", *session.posargs)
