@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from peakmem.frontend import Progress
 from peakmem.liveness import scheduled_timeline
@@ -15,6 +16,8 @@ from peakmem.program import Program
 
 if TYPE_CHECKING:
     from peakmem.certificate import Certificate
+    from peakmem.ordering.flat import Flat
+    from peakmem.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,11 @@ class Ordering:
 def order_program(
     program: Program, *, time_limit: float | None = None, progress: Progress | None = None
 ) -> Ordering:
-    """Find orders of least peak; never worse than the given one.
+    """Find orders of least peak, and a certificate for the bound that was reached.
+
+    Bodies are ordered first, innermost first; the peak of a body enters the statement around it as workspace. The
+    result is never worse than the given order, deterministic unless the time limit strikes, and an order that is
+    already optimal is returned unchanged.
 
     Parameters
     ----------
@@ -58,14 +65,110 @@ def order_program(
         Seconds; the best found by then is returned.
     progress : callable, optional
         See `peakmem.frontend.Progress`.
+
+    Returns
+    -------
+    Ordering
+        Its ``lower_bound`` is the one that ``certificate`` proves. A `KeyboardInterrupt` during the search ends it
+        early instead of being raised.
     """
+    from peakmem.certificate import SCHEMA, Certificate
+    from peakmem.problem import problem_of
+
     start = time.monotonic()
-    orders = {"": tuple(range(len(program)))}
+    deadline = None if time_limit is None else start + time_limit
+    given: dict[str, tuple[int, ...]] = {"": tuple(range(len(program)))}
     for path, body in program.bodies():
-        orders[path] = tuple(range(len(body)))
-    peak = scheduled_timeline(program, orders).peak
-    floor = max(
-        (w + sum(program.buffers[b].size for b in t) for w, t in zip(program.workspaces, program.touched)),
-        default=program.entry_bytes,
+        given[path] = tuple(range(len(body)))
+    before = scheduled_timeline(program, given).peak
+
+    orders: dict[str, tuple[int, ...]] = {}
+    peaks: dict[str, int] = {}
+    proofs: dict[str, Any] = {}
+    interrupted = False
+    notes: list[str] = []
+    for path, part in [*program.bodies(), ("", program)]:
+        prefix = path + "/" if path else ""
+        upper = _workspaces(part, prefix, peaks)
+        lower = _workspaces(part, prefix, {p: proof["lower_bound"] for p, proof in proofs.items()})
+        flat, stopped = _solve(problem_of(part, upper), deadline, progress)
+        interrupted |= stopped
+        orders[path], peaks[path] = tuple(flat.order), flat.peak
+        if lower != upper:
+            # A body kept a gap: its proved bound, not its peak, may stand in a proof.
+            flat, stopped = _solve(problem_of(part, lower), deadline, progress)
+            interrupted |= stopped
+        proof, failed = _prove(flat, deadline)
+        if failed:
+            notes.append(
+                f"a bound of {failed:,} B was found by search, but its proof is too long to write out; the certificate "
+                "proves the next lower one"
+            )
+        if proof is not None:
+            proofs[path] = proof
+    if peaks[""] >= before:
+        orders, peaks[""] = given, before
+    bound = proofs[""]["lower_bound"] if "" in proofs else 0
+    certificate = None
+    if "" in proofs:
+        certificate = Certificate(
+            {
+                "schema": SCHEMA,
+                "program": {"digest": program.digest},
+                "artifact": None,
+                "lower_bound": bound,
+                "orders": {path: list(order) for path, order in sorted(orders.items())},
+                "peak": peaks[""],
+                "proofs": proofs,
+            }
+        )
+    return Ordering(
+        program=program,
+        orders=orders,
+        peak_before=before,
+        peak=peaks[""],
+        lower_bound=bound,
+        certificate=certificate,
+        seconds=time.monotonic() - start,
+        interrupted=interrupted and bound < peaks[""],
+        notes=tuple(notes),
     )
-    return Ordering(program, orders, peak, peak, min(floor, peak), seconds=time.monotonic() - start)
+
+
+def _workspaces(program: Program, prefix: str, inner: Mapping[str, int]) -> list[int]:
+    return [
+        s.workspace + max((inner.get(f"{prefix}{v}/{k}", 0) for k in range(len(s.bodies))), default=0)
+        for v, s in enumerate(program.statements)
+    ]
+
+
+def _solve(problem: Problem, deadline: float | None, progress: Progress | None) -> tuple[Flat, bool]:
+    from peakmem.ordering.flat import Solver
+
+    solver = Solver(problem, deadline, progress)
+    stopped = False
+    try:
+        solver.run()
+    except KeyboardInterrupt:
+        stopped = True
+    if deadline is not None and time.monotonic() > deadline:
+        stopped = True
+    return solver.result(), stopped
+
+
+def _prove(flat: Flat, deadline: float | None) -> tuple[dict[str, Any] | None, int]:
+    """The proof of the best bound that can be written out, and the better bound that could not (or 0)."""
+    from peakmem.bounds import OutOfTime
+    from peakmem.proof import TooLarge, Writer
+
+    if not flat.evidence:
+        return {"lower_bound": flat.bound, "root": 0, "nodes": [{"kind": "entry"}]}, 0
+    failed = 0
+    for evidence in flat.evidence:
+        # What the search proved in time deserves to be written out, so the deadline is stretched once.
+        limit = None if deadline is None else max(deadline, time.monotonic() + 2.0)
+        try:
+            return Writer(evidence, deadline=limit).write(), failed
+        except (TooLarge, OutOfTime):
+            failed = failed or evidence.level
+    return None, failed
