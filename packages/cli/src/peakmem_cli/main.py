@@ -12,12 +12,11 @@ import typer
 from peakmem.errors import PeakmemError
 
 from peakmem_cli.build import find_frontend, takes_frontend, with_options
-from peakmem_cli.screen import clean, clip, print_json
+from peakmem_cli.screen import print_error, print_json
 
 COMMANDS = ("inspect", "optimize", "certify", "check", "verify", "frontends")
 """In the order of the help; each is a module of `peakmem_cli.commands` that offers ``command``."""
 
-LONGEST_SENTENCE = 1000
 ERROR_SCHEMA = "peakmem.error/1"
 
 
@@ -110,8 +109,7 @@ def _version(
 
 
 def _fail(sentence: str, code: int, as_json: bool) -> int:
-    sentence = clip(clean(" ".join(sentence.split("\n"))), LONGEST_SENTENCE)
+    shown = print_error(sentence)
     if as_json:
-        print_json({"schema": ERROR_SCHEMA, "error": sentence, "exit_code": code})
-    print(f"peakmem: {sentence}", file=sys.stderr)
+        print_json({"schema": ERROR_SCHEMA, "error": shown, "exit_code": code})
     return code

@@ -10,11 +10,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from peakmem.errors import PeakmemError
     from peakmem.frontend import Progress
     from rich.console import Console
 
 WIDTH_OF_FILES = 120
 """Columns of a table that is not shown on a terminal."""
+
+LONGEST_SENTENCE = 1000
+"""Characters of an error; a hostile file may have put anything into it."""
 
 
 class Screen:
@@ -74,6 +78,11 @@ class Screen:
             table.add_row(*(Text(clip(clean(cell))) for cell in row))
         _console().print(table)
 
+    def verdict(self, error: PeakmemError) -> int:
+        """A sentence on standard error under an answer that was given, and the exit code it asks for."""
+        print_error(str(error))
+        return error.exit_code
+
     @contextmanager
     def progress(self) -> Iterator[Progress | None]:
         """Tell on standard error what is going on, from the second second on, if that is a terminal."""
@@ -98,6 +107,14 @@ class Screen:
 def print_json(document: Mapping[str, Any]) -> None:
     """One JSON document on standard output."""
     print(json.dumps(document, indent=1, allow_nan=False))
+
+
+def print_error(sentence: str) -> str:
+    """One sentence on standard error; returns it as it was printed."""
+    sentence = clip(clean(" ".join(sentence.split("\n"))), LONGEST_SENTENCE)
+    sys.stdout.flush()
+    print(f"peakmem: {sentence}", file=sys.stderr)
+    return sentence
 
 
 def clean(text: str) -> str:

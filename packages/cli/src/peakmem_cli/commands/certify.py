@@ -101,11 +101,11 @@ def command(
 
     if budget is not None and ordering.peak > budget:
         never = ", and no order fits" if certificate is not None and ordering.lower_bound > budget else ""
-        raise Refused(f"over budget: live_peak {human(ordering.peak)} is more than {human(budget)}{never}")
+        return screen.verdict(Refused(f"over budget: live_peak {human(ordering.peak)} is more than {human(budget)}{never}"))
     if require_optimal and not optimal:
-        raise NotProved(f"{model}: not certified optimal within the time limit")
+        return screen.verdict(NotProved(f"{model}: not certified optimal within the time limit"))
     if output is not None and certificate is None:
-        raise NotProved(f"{output}: not written, since no certificate was found")
+        return screen.verdict(NotProved(f"{output}: not written, since no certificate was found"))
     return 0
 
 

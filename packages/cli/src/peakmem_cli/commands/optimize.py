@@ -88,7 +88,8 @@ def command(
     if screen.talks:
         screen.lines(words.details(result))
         for where, order in result.schedule.orders.items():
-            screen.lines(words.moved(words.program_of(result, where), order, where))
+            if where == "" or order != tuple(range(len(order))):
+                screen.lines(words.moved(words.program_of(result, where), order, where))
         after = timeline(result.model.program)
         screen.table(words.peak_title(after), words.PEAK_COLUMNS, words.peak_rows(after))
         screen.lines(document["notes"], indent="note: ")
@@ -102,11 +103,11 @@ def command(
             screen.lines(text.splitlines())
 
     if failures:
-        raise Refused(f"{'; '.join(failures)}" + ("; nothing written" if output is not None else ""))
+        return screen.verdict(Refused(f"{'; '.join(failures)}" + ("; nothing written" if output is not None else "")))
     if budget is not None and reached > budget:
-        raise Refused(f"over budget: {source.quantity} {human(reached)} is more than {human(budget)}")
+        return screen.verdict(Refused(f"over budget: {source.quantity} {human(reached)} is more than {human(budget)}"))
     if require_optimal and not (result.realized_optimal and reached == result.realized_bound):
-        raise NotProved(f"{model}: not certified optimal within the time limit")
+        return screen.verdict(NotProved(f"{model}: not certified optimal within the time limit"))
     if certificate_out is not None and result.certificate is None:
-        raise NotProved(f"{certificate_out}: not written, since no certificate was found")
+        return screen.verdict(NotProved(f"{certificate_out}: not written, since no certificate was found"))
     return 0

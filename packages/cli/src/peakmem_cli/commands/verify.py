@@ -51,10 +51,11 @@ def command(
     screen.answer(words.verified(result))
     screen.lines(words.verified_details(result))
     screen.lines(result.notes, indent="note: ")
-    result.raise_for_difference()
+    if result.failures:
+        return screen.verdict(Refused(result.failures[0]))
     if budget is not None:
         if result.optimized_bytes is None:
-            raise Refused(f"the budget cannot be judged: {result.quantity} was not measured")
+            return screen.verdict(Refused(f"the budget cannot be judged: {result.quantity} was not measured"))
         if result.optimized_bytes > budget:
-            raise Refused(f"over budget: {result.quantity} {human(result.optimized_bytes)} is more than {human(budget)}")
+            return screen.verdict(Refused(f"over budget: {result.quantity} {human(result.optimized_bytes)} is more than {human(budget)}"))
     return 0
