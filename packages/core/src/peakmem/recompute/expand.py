@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from peakmem.frontend import Progress
 from peakmem.program import Buffer, Program, Statement
-from peakmem.recompute.plan import Plan, block_of
+from peakmem.recompute.plan import Plan
 from peakmem.schedule import Expansion
 
 
@@ -35,11 +35,8 @@ def expand(plan: Plan) -> Expansion:
     current = list(range(len(buffers)))
     base: dict[int, int] = {}  # original statement -> its base run
     runs: dict[int, int] = dict.fromkeys(range(len(program)), 1)
-    makers: dict[int, dict[int, int]] = {}  # instance -> original writer or alias -> who made this instance
+    makers: dict[int, dict[int, int]] = {}  # instance -> original writer -> who made this instance
     late_readers: dict[int, list[tuple[int, int]]] = {}  # instance -> copies that read it: (copy, original)
-
-    def maker(v: int, b: int) -> bool:
-        return b in program.statements[v].writes or v in problem.aliases[b]
 
     def emit(v: int, rename: Mapping[int, int], dependences: set[int], name: str) -> int:
         s = program.statements[v]
@@ -55,7 +52,7 @@ def expand(plan: Plan) -> Expansion:
         )
         statement_of.append(v)
         for b in program.touched[v]:
-            if maker(v, b):
+            if b in s.writes:
                 makers.setdefault(rename.get(b, current[b]), {})[v] = new
         return new
 
@@ -63,11 +60,10 @@ def expand(plan: Plan) -> Expansion:
         runs[v] += 1
         return _fresh(f"{program.statements[v].name}#{runs[v]}", taken_statements)
 
-    def copy(unit: int, gap: int) -> None:
-        members, aliases = block_of(problem, unit, gap)
+    def copy(unit: int) -> None:
         fresh: dict[int, int] = {}
         here: dict[int, int] = {}
-        for v in members:
+        for v in problem.units[unit].members:
             for b in program.statements[v].writes:
                 if b not in fresh and program.buffers[b].kind != "constant":
                     fresh[b] = len(buffers)
@@ -91,14 +87,11 @@ def expand(plan: Plan) -> Expansion:
             here[v] = emit(v, fresh, needs, again(v))
         for b in problem.units[unit].delivers:
             current[b] = fresh[b]
-        for v in aliases:
-            b = program.touched[v][0]
-            emit(v, {}, set(makers.get(current[b], {}).values()), again(v))
 
     k = 0
     for step, v in enumerate(problem.order):
         while k < len(plan.reruns) and plan.reruns[k][0] == step:
-            copy(plan.reruns[k][1], step)
+            copy(plan.reruns[k][1])
             k += 1
         needs: set[int] = set()
         mine = {current[b] for b in program.touched[v]}

@@ -52,30 +52,27 @@ def _over(now: Trace, target: int) -> int:
 def _moves(problem: Problem, reruns: list[Rerun], now: Trace) -> list[list[Rerun]]:
     worst = now.bytes_at.index(now.peak)
     sizes = problem.program.buffers
-    idle = []
+    idle: dict[int, int] = {}
     for i, (b, first, last) in enumerate(now.instances):
-        if first <= worst <= last and i not in now.touches[worst] and last < len(now.statements):
-            u = problem.unit_of.get(b)
-            if u is not None:
-                idle.append(((problem.units[u].cost + 1) / sizes[b].size, i, b, u))
-    idle.sort()
-    touched_at: dict[int, list[int]] = {i: [] for _, i, _, _ in idle[:CANDIDATES]}
-    for event, seen in enumerate(now.touches):
-        for i in seen:
-            if i in touched_at:
-                touched_at[i].append(event)
+        if first <= worst < last < len(now.statements) and i not in now.touches[worst] and b in problem.units_of:
+            idle[i] = b
+    following: dict[int, int] = {}
+    for event in range(worst + 1, len(now.touches)):
+        for i in now.touches[event]:
+            if i in idle:
+                following.setdefault(i, event)
+    ranked = []
+    for i, event in following.items():
+        u = problem.unit_at(idle[i], now.base_step[event])
+        if u is not None:
+            ranked.append(((problem.units[u].cost + 1) / sizes[idle[i]].size, i, event, u))
     attempts = []
-    for _, i, _, u in idle[:CANDIDATES]:
-        following = [e for e in touched_at[i] if e > worst]
-        if not following:
-            continue
-        event = following[0]
+    for _, _, event, u in sorted(ranked)[:CANDIDATES]:
         gap = now.base_step[event]
         at = now.block[event]
         if at < 0:
             at = sum(1 for g, _ in reruns if g <= gap)
-        single = [*reruns[:at], (gap, u), *reruns[at:]]
-        attempts.append(single)
+        attempts.append([*reruns[:at], (gap, u), *reruns[at:]])
         chain = _chain(problem, now, u, gap, event)
         if len(chain) > 1:
             attempts.append([*reruns[:at], *((gap, w) for w in chain), *reruns[at:]])
@@ -89,8 +86,8 @@ def _chain(problem: Problem, now: Trace, unit: int, gap: int, event: int) -> lis
     stack = [unit]
     while stack:
         for b in problem.units[stack.pop()].sources:
-            u = problem.unit_of.get(b)
-            if u is not None and b not in resident and u not in wanted and problem.units[u].ready < gap:
+            u = problem.unit_at(b, gap)
+            if u is not None and b not in resident and u not in wanted:
                 wanted.add(u)
                 stack.append(u)
     return sorted(wanted)

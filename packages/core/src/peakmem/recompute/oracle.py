@@ -18,7 +18,7 @@ LARGEST = 12
 """Most statements the reference solvers accept."""
 
 State = tuple[int, int, tuple[int, ...]]
-"""Progress (base steps done, or the set of statements done), present buffers as a bit set, reruns of each unit."""
+"""Progress (base steps done, or the set of statements done), present buffers as a bit set, reruns of each group."""
 
 
 def shortest_path(problem: Problem, target: int) -> int | None:
@@ -30,11 +30,13 @@ def shortest_path(problem: Problem, target: int) -> int | None:
     _small(program)
     sizes = [b.size for b in program.buffers]
     weigh = _Weigher(sizes)
+    groups = _groups(problem)
 
     def edges(state: State) -> Iterator[tuple[int, State]]:
         step, present, counts = state
         yield from ((0, (step, rest, counts)) for rest in _drops(program, present))
-        for i, u in enumerate(problem.units):
+        for u in problem.units:
+            i = groups[u.group]
             if u.ready < step <= u.deadline and counts[i] + 1 < problem.cap:
                 sources = _mask(u.sources)
                 if present & sources == sources and weigh(present) + u.charge <= target:
@@ -46,7 +48,7 @@ def shortest_path(problem: Problem, target: int) -> int | None:
         if present & old == old and weigh(present | fresh) + problem.charged[v] <= target:
             yield 0, (step + 1, present | fresh, counts)
 
-    start = (0, _entry(program), (0,) * len(problem.units))
+    start = (0, _entry(program), (0,) * len(groups))
     return _dijkstra(start, lambda s: s[0] == n, edges)
 
 
@@ -65,13 +67,15 @@ def free_order(program: Program, target: int, *, cap: int = 2, max_extra_macs: i
         raise UsageError("free order: the program has buffers that are written twice; give one without")
     sizes = [b.size for b in program.buffers]
     weigh = _Weigher(sizes)
+    groups = _groups(problem)
     everything = (1 << len(program)) - 1
     before = [_mask(p) for p in program.predecessors]
 
     def edges(state: State) -> Iterator[tuple[int, State]]:
         done, present, counts = state
         yield from ((0, (done, rest, counts)) for rest in _drops(program, present))
-        for i, u in enumerate(problem.units):
+        for u in problem.units:
+            i = groups[u.group]
             if done >> u.members[0] & 1 and counts[i] + 1 < cap:
                 sources = _mask(u.sources)
                 if present & sources == sources and weigh(present) + u.charge <= target:
@@ -89,7 +93,7 @@ def free_order(program: Program, target: int, *, cap: int = 2, max_extra_macs: i
                 if present & old == old and weigh(present | fresh) + problem.charged[v] <= target:
                     yield 0, (done | 1 << v, present | fresh, counts)
 
-    start = (0, _entry(program), (0,) * len(problem.units))
+    start = (0, _entry(program), (0,) * len(groups))
     least = _dijkstra(start, lambda s: s[0] == everything, edges)
     return None if least is None or (max_extra_macs is not None and least > max_extra_macs) else least
 
@@ -103,6 +107,10 @@ class _Weigher:
         if present not in self.known:
             self.known[present] = sum(s for b, s in enumerate(self.sizes) if present >> b & 1)
         return self.known[present]
+
+
+def _groups(problem: Problem) -> dict[int, int]:
+    return {g: i for i, g in enumerate(sorted({u.group for u in problem.units}))}
 
 
 def _small(program: Program) -> None:

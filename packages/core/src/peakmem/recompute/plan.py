@@ -45,13 +45,6 @@ class Trace:
     """For each event the instances it touches."""
 
 
-def block_of(problem: Problem, unit: int, gap: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Statements run when ``unit`` reruns in ``gap``: its members, and the aliases of what it delivers."""
-    u = problem.units[unit]
-    aliases = tuple(v for b in u.delivers for v in problem.aliases[b] if problem.position[v] < gap)
-    return u.members, aliases
-
-
 def trace(problem: Problem, reruns: Sequence[Rerun]) -> Trace:
     """Run the plan through the memory model.
 
@@ -79,9 +72,8 @@ def trace(problem: Problem, reruns: Sequence[Rerun]) -> Trace:
     for step, v in enumerate(problem.order):
         while k < len(reruns) and reruns[k][0] == step:
             unit = problem.units[reruns[k][1]]
-            members, aliases = block_of(problem, reruns[k][1], step)
             fresh: dict[int, int] = {}
-            for m in members:
+            for m in unit.members:
                 event = len(statements)
                 for b in program.statements[m].writes:
                     if b not in fresh and program.buffers[b].kind != "constant":
@@ -98,14 +90,6 @@ def trace(problem: Problem, reruns: Sequence[Rerun]) -> Trace:
                 touches.append(seen)
             for b in unit.delivers:
                 current[b] = fresh[b]
-            for m in aliases:
-                event = len(statements)
-                i = current[touched[m][0]]
-                last[i] = event
-                statements.append(m)
-                steps.append(step)
-                block.append(k)
-                touches.append((i,))
             k += 1
         event = len(statements)
         seen = tuple(current[b] for b in touched[v])
@@ -156,14 +140,14 @@ def cost_of(problem: Problem, reruns: Sequence[Rerun]) -> int:
 
 def allowed(problem: Problem, reruns: Sequence[Rerun]) -> bool:
     """Whether every rerun lies in its window, no unit exceeds the cap, and the MACs stay within the budget."""
-    counts = [0] * len(problem.units)
+    counts: dict[int, int] = {}
     before = 0
     for gap, u in reruns:
         unit = problem.units[u]
-        counts[u] += 1
-        if gap < before or not unit.ready < gap <= unit.deadline or gap >= len(problem.order):
+        counts[unit.group] = counts.get(unit.group, 0) + 1
+        if gap < before or not unit.ready < gap <= unit.deadline:
             return False
-        if counts[u] >= problem.cap:
+        if counts[unit.group] >= problem.cap:
             return False
         before = gap
     return problem.max_extra_macs is None or cost_of(problem, reruns) <= problem.max_extra_macs

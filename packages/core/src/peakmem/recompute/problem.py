@@ -1,9 +1,13 @@
 """The recomputation problem of one base order: what may run twice, what that brings back, what it costs.
 
 A *unit* is what is rerun as a whole. Usually it is one statement. A buffer that several statements write (a
-convolution and the activation that rewrites its result in place, or the parts of a concatenation) is brought back by
-rerunning all of its writers in a row into one fresh buffer: they form one unit, provided that nobody outside the unit
-reads the contents in between. `docs/recompute.md` has the proof.
+convolution and the activation that rewrites its result in place, a result and its reshaped alias, or the parts of a
+concatenation) is brought back by rerunning in a row, into one fresh buffer, *the writers that have run so far*: each
+prefix of the writers is a unit of its own, which may rerun between its last writer and the next one. So the buffer is
+always restored to what it holds at that moment of the base order. ``docs/recompute.md`` has the proof.
+
+A statement that gives a buffer another name (a reshape without a copy) must be listed as writing it; otherwise its
+result would not be copied with the buffer.
 """
 
 from __future__ import annotations
@@ -25,6 +29,8 @@ class Unit:
 
     Attributes
     ----------
+    group : int
+        The statement by which all units with common members are known; together they obey the cap.
     members : tuple of int
         Statements in base order, run in a row.
     sources : tuple of int
@@ -38,9 +44,11 @@ class Unit:
     ready : int
         Base step of its last member; it may rerun in gaps after that (gap ``t`` stands before base step ``t``).
     deadline : int
-        The last gap in which its sources still hold what it read the first time.
+        The last gap in which it may rerun: its sources still hold what it read the first time, and the next writer
+        of what it delivers has not run.
     """
 
+    group: int
     members: tuple[int, ...]
     sources: tuple[int, ...]
     delivers: tuple[int, ...]
@@ -150,20 +158,6 @@ class Problem:
                     found[b].append(v)
         return tuple(map(tuple, found))
 
-    @cached_property
-    def aliases(self) -> tuple[tuple[int, ...], ...]:
-        """For each buffer the statements that only give it another name, in base order.
-
-        They touch one buffer, write nothing, cost nothing. A copy of the buffer needs copies of them.
-        """
-        found: list[list[int]] = [[] for _ in self.program.buffers]
-        for v in self.order:
-            s = self.program.statements[v]
-            touched = self.program.touched[v]
-            if len(touched) == 1 and not self._writes(v) and not s.cost and not self.charged[v] and self._rerunnable(v):
-                found[touched[0]].append(v)
-        return tuple(map(tuple, found))
-
     # -- units -----------------------------------------------------------------------------------------------
 
     def _writes(self, v: int) -> tuple[int, ...]:
@@ -191,13 +185,30 @@ class Problem:
         """All units that may rerun under the cap, such that a unit's sources are delivered by earlier ones."""
         if self.cap < 2:
             return ()
-        candidates = [u for group in self._groups() if (u := self._unit(group)) is not None]
-        return _acyclic(sorted(candidates, key=lambda u: (u.ready, u.members)))
+        found = []
+        for group in self._groups():
+            for i in range(1, len(group) + 1):
+                end = self.position[group[i]] if i < len(group) else len(self.order) - 1
+                unit = self._unit(group[:i], end)
+                if unit is not None:
+                    found.append(unit)
+        return _acyclic(sorted(found, key=lambda u: (u.ready, u.members)))
 
     @cached_property
-    def unit_of(self) -> dict[int, int]:
-        """Buffer -> index of the unit that delivers it."""
-        return {b: i for i, u in enumerate(self.units) for b in u.delivers}
+    def units_of(self) -> dict[int, tuple[int, ...]]:
+        """Buffer -> indices of the units that deliver it; their windows do not overlap."""
+        found: dict[int, list[int]] = {}
+        for i, u in enumerate(self.units):
+            for b in u.delivers:
+                found.setdefault(b, []).append(i)
+        return {b: tuple(units) for b, units in found.items()}
+
+    def unit_at(self, b: int, gap: int) -> int | None:
+        """The unit that can bring ``b`` back in ``gap``."""
+        for i in self.units_of.get(b, ()):
+            if self.units[i].ready < gap <= self.units[i].deadline:
+                return i
+        return None
 
     def _groups(self) -> list[tuple[int, ...]]:
         """Statements joined when they write one buffer that could be dropped; each group in base order."""
@@ -220,51 +231,52 @@ class Problem:
             groups.setdefault(root(v), []).append(v)
         return [tuple(g) for g in groups.values()]
 
-    def _unit(self, members: tuple[int, ...]) -> Unit | None:
+    def _unit(self, members: tuple[int, ...], deadline: int) -> Unit | None:
+        """The unit of these members, which must run in a row before anything else writes what they write."""
         program, position = self.program, self.position
         if not all(self._rerunnable(v) for v in members):
             return None
         inside = set(members)
+        ready = position[members[-1]]
         sources: dict[int, None] = {}
-        deadline = len(self.order)
         begun: set[int] = set()
         for v in members:
             for b in self._reads(v):
-                if any(w in inside for w in self.writers[b]):
-                    # Copies work on fresh storage, so all that fills it must be copied, before it is read.
-                    if b not in begun or program.buffers[b].kind == "input" or not inside.issuperset(self.writers[b]):
+                writers = [w for w in self.writers[b] if position[w] <= ready]
+                if any(w in inside for w in writers):
+                    # Copies work on fresh storage, so all that filled it must be copied, before it is read.
+                    if b not in begun or program.buffers[b].kind == "input" or not inside.issuperset(writers):
                         return None
                 else:
-                    later = [position[w] for w in self.writers[b] if position[w] > position[v]]
-                    deadline = min([deadline, *later])
+                    deadline = min([deadline, *(position[w] for w in self.writers[b] if position[w] > position[v])])
                     if program.buffers[b].size:
                         sources[b] = None
             begun.update(self._writes(v))
-        if len(members) > 1 and self._feeds_itself(members, sources):
+        if deadline <= ready or (len(members) > 1 and self._feeds_itself(members, sources)):
             return None
         written = dict.fromkeys(b for v in members for b in self._writes(v))
-        delivers = tuple(b for b in written if self._delivered(b, inside))
+        delivers = tuple(b for b in written if self._delivered(b, inside, ready))
         if not delivers:
             return None
         return Unit(
+            group=members[0],
             members=members,
             sources=tuple(sources),
             delivers=delivers,
             charge=self._charge(members, written, delivers),
             cost=sum(program.statements[v].cost for v in members),
-            ready=position[members[-1]],
+            ready=ready,
             deadline=deadline,
         )
 
-    def _delivered(self, b: int, inside: set[int]) -> bool:
-        """Whether a rerun brings back ``b`` as all readers outside the unit see it, and ``b`` is a candidate."""
-        buffer, position = self.program.buffers[b], self.position
-        if buffer.pinned or buffer.kind == "input" or not buffer.size or not inside.issuperset(self.writers[b]):
+    def _delivered(self, b: int, inside: set[int], ready: int) -> bool:
+        """Whether a rerun brings back what ``b`` holds after base step ``ready``, and ``b`` is a candidate."""
+        buffer = self.program.buffers[b]
+        if buffer.pinned or buffer.kind == "input" or not buffer.size or (len(self.writers[b]) > 1 and not self.fuse):
             return False
-        if any(buffer.size <= self.thresholds.get(self.program.statements[w].op, -1) for w in self.writers[b]):
+        if not inside.issuperset(w for w in self.writers[b] if self.position[w] <= ready):
             return False
-        complete = position[self.writers[b][-1]]
-        return all(v in inside or position[v] > complete for v in self.program.touchers[b])
+        return all(buffer.size > self.thresholds.get(self.program.statements[w].op, -1) for w in self.writers[b])
 
     def _feeds_itself(self, members: tuple[int, ...], sources: Mapping[int, None]) -> bool:
         """Whether a source is made from what the unit makes, so that it cannot run in a row."""
@@ -332,10 +344,15 @@ def _acyclic(units: list[Unit]) -> tuple[Unit, ...]:
     """
     import networkx as nx
 
-    maker = {b: i for i, u in enumerate(units) for b in u.delivers}
+    makers: dict[int, list[int]] = {}
+    for i, u in enumerate(units):
+        for b in u.delivers:
+            makers.setdefault(b, []).append(i)
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(len(units)))
-    graph.add_edges_from((maker[b], i) for i, u in enumerate(units) for b in u.sources if b in maker)
+    graph.add_edges_from(
+        (m, i) for i, u in enumerate(units) for b in u.sources for m in makers.get(b, ()) if units[m].ready < u.deadline
+    )
     for component in list(nx.strongly_connected_components(graph)):
         if len(component) > 1:
             graph.remove_nodes_from(component)

@@ -60,7 +60,7 @@ class Retention:
     rows : list of Row
         Memory, availability and slots; the cap and the budget are kept apart.
     runs : dict of int to list of int
-        Unit -> its rerun variables in time order; at most ``cap - 1`` of them are 1.
+        Group -> its rerun variables in time order; at most ``cap - 1`` of them are 1.
     parts : list of Segment or Slot
         Where the rerun variables stand in time.
     steps, slots : int
@@ -105,9 +105,6 @@ class Horizon:
         for i, last in enumerate(self.last):
             self.usable[i] = self.usable[i] and last >= 0
         self.sizes = [b.size for b in problem.program.buffers]
-        self.complete = [
-            max((problem.position[w] for w in problem.writers[b]), default=-1) for b in range(len(self.sizes))
-        ]
         self.counted = [
             b for b, x in enumerate(problem.program.buffers)
             if x.kind != "constant" and x.size and (problem.program.touchers[b] or (x.pinned and x.kind == "input"))
@@ -115,8 +112,7 @@ class Horizon:
 
     def droppable(self, b: int) -> bool:
         """Whether some unit may bring ``b`` back."""
-        u = self.problem.unit_of.get(b)
-        return u is not None and self.usable[u]
+        return any(self.usable[u] for u in self.problem.units_of.get(b, ()))
 
     def status(self, b: int, step: int, *, gap: bool) -> int:
         """1: surely resident, 0: surely absent, -1: undecided; in gap ``step`` or at base step ``step`` (untouched).
@@ -128,8 +124,6 @@ class Horizon:
             return 0
         needed = self.through[b] >= (step if gap else step + 1)
         if self.droppable(b):
-            if self.complete[b] >= step:
-                return 1
             return -1 if needed else 0
         if problem.last_use[b] >= (step if gap else step + 1):
             return 1
@@ -238,11 +232,7 @@ class _Builder:
         if not self.started or self.problem.born[b] > self.after or self.h.sizes[b] == 0:
             return None
         if b in self.present:
-            terms = [(1, self.present[b])]
-            u = self.problem.unit_of.get(b)
-            if u is not None and u in self.back:
-                terms.append((1, self.back[u]))
-            return terms
+            return [(1, self.present[b]), *((1, self.back[u]) for u in self.delivering(b) if u in self.back)]
         if self.slot_before:
             if self.h.status(b, self.after + 1, gap=True) == 0:
                 return []
@@ -252,6 +242,9 @@ class _Builder:
         ):
             return []
         return None
+
+    def delivering(self, b: int) -> tuple[int, ...]:
+        return self.problem.units_of.get(b, ())
 
     def segment(self, upto: int, *, before_slot: bool) -> dict[int, int]:
         """Free reruns between the last event and base step (or gap) ``upto``, and the base runs in between."""
@@ -265,7 +258,7 @@ class _Builder:
             for u, x in reruns.items():
                 for e in self.problem.units[u].sources:
                     self.require(e, reruns, [(1, x)])
-                self.model.runs.setdefault(u, []).append(x)
+                self.model.runs.setdefault(self.problem.units[u].group, []).append(x)
             if reruns:
                 self.model.parts.append(Segment(low, high, reruns))
         seen: set[int] = set()
@@ -281,9 +274,7 @@ class _Builder:
         terms = self.available(b)
         if terms is None:
             return
-        u = self.problem.unit_of.get(b)
-        if u is not None and u in reruns:
-            terms.append((1, reruns[u]))
+        terms.extend((1, reruns[u]) for u in self.delivering(b) if u in reruns)
         bound = 0 if wanted else -1
         self.model.rows.append(Row((*((-a, x) for a, x in terms), *wanted), bound))
 
@@ -311,7 +302,7 @@ class _Builder:
         back: dict[int, int] = {}
         for u in self.h.units_in(gap):
             back[u] = self.model.variable(self.problem.units[u].cost)
-            self.model.runs.setdefault(u, []).append(back[u])
+            self.model.runs.setdefault(self.problem.units[u].group, []).append(back[u])
         charges = [(self.problem.units[u].charge, y) for u, y in back.items()]
         self.advance(gap, undecided, reruns, room, charges)
         for u, y in back.items():

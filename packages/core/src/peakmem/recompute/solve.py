@@ -11,13 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from peakmem.recompute.floor import floor
+from peakmem.recompute.frontier import TooWide, solve_frontier
 from peakmem.recompute.greedy import greedy
 from peakmem.recompute.milp import Answer, solve_milp
 from peakmem.recompute.plan import Plan, Rerun, allowed, make_plan, trace
 from peakmem.recompute.problem import Problem
 from peakmem.recompute.retention import Horizon, Retention, Segment, build, place
+from peakmem.recompute.treewidth import solve_treewidth
 
 Status = Literal["exact", "infeasible", "gap"]
+Method = Literal["auto", "frontier", "treewidth", "milp"]
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,12 @@ class _Search:
 
 
 def solve(
-    problem: Problem, target: int, *, time_limit: float = 5.0, start: Sequence[Rerun] | None = None
+    problem: Problem,
+    target: int,
+    *,
+    time_limit: float = 5.0,
+    start: Sequence[Rerun] | None = None,
+    method: Method = "auto",
 ) -> Outcome:
     """Least extra MACs with which the base order reaches ``target`` bytes.
 
@@ -101,6 +109,8 @@ def solve(
         Seconds; then the best plan so far is returned with a bound. Ctrl-C does the same.
     start : sequence of Rerun, optional
         A plan to start from; it need not reach the target.
+    method : {"auto", "frontier", "treewidth", "milp"}
+        ``auto`` as below. The others solve the full problem by one method alone, without a heuristic, to be compared.
 
     Notes
     -----
@@ -108,7 +118,8 @@ def solve(
     2. a heuristic plan;
     3. the relaxation that enforces memory only where the last solution broke the target, grown step by step:
        its optimum is a bound, and a plan of that price settles the matter;
-    4. rerun slots in the gaps where only reruns broke the target.
+    4. where only reruns break the target: the frontier on the full problem, and if that is too wide, rerun slots in
+       the gaps concerned.
     """
     begin = time.monotonic()
 
@@ -122,19 +133,60 @@ def solve(
         return outcome("exact", "given")
     if target < floor(problem.program).size:
         return outcome("infeasible", "floor")
-    method = "relaxation"
+    used = "relaxation"
     try:
-        if start:
-            search.offer(start)
-        found = greedy(problem, target, deadline=begin + 0.3 * time_limit)
-        if found is not None:
-            search.offer(found)
-        method, infeasible = _refine(search)
+        if method == "auto":
+            if start:
+                search.offer(start)
+            found = greedy(problem, target, deadline=begin + 0.3 * time_limit)
+            if found is not None:
+                search.offer(found)
+            used, infeasible = _refine(search)
+        else:
+            used, infeasible = method, (_frontier(search) if method == "frontier" else _full(search, method))
         if infeasible:
-            return outcome("infeasible", method)
+            return outcome("infeasible", used)
     except KeyboardInterrupt:
-        return outcome("exact" if search.settled else "gap", method, True)
-    return outcome("exact" if search.settled else "gap", method)
+        return outcome("exact" if search.settled else "gap", used, True)
+    return outcome("exact" if search.settled else "gap", used)
+
+
+def _frontier(search: _Search, share: float = 1.0) -> bool:
+    """Settle the full problem by the frontier; whether there is no plan. Too wide: nothing changes."""
+    horizon = Horizon(search.problem, search.target, search.plan.extra_macs if search.plan else None)
+    try:
+        answer = solve_frontier(horizon, deadline=time.monotonic() + share * search.left())
+    except TooWide:
+        return False
+    search.width = answer.width
+    if answer.reruns is None:
+        return search.plan is None
+    search.bound = answer.cost
+    search.offer(answer.reruns)
+    return False
+
+
+def _full(search: _Search, method: str) -> bool:
+    """Settle the model with all slots at once; whether there is no plan."""
+    horizon = Horizon(search.problem, search.target)
+    slots = {gap: horizon.slots_needed(gap) for gap in horizon.tight_gaps()}
+    model = build(horizon, horizon.tight_steps(), slots)
+    if model is None:
+        return True
+    answer: Answer | None
+    if method == "milp":
+        answer = solve_milp(model, budget=horizon.budget, time_limit=search.left())
+    else:
+        answer = solve_treewidth(model, budget=horizon.budget)
+    if answer is None:
+        return False
+    search.width = answer.width
+    if answer.bound is None and answer.exact:
+        return True
+    search.bound = answer.bound or 0
+    if answer.values is not None:
+        search.offer(_realize(search.problem, search.target, model, answer.values))
+    return False
 
 
 def _refine(search: _Search) -> tuple[str, bool]:
@@ -174,6 +226,11 @@ def _refine(search: _Search) -> tuple[str, bool]:
         if new_steps:
             steps |= new_steps
             continue
+        if not slots:
+            if _frontier(search, 0.5):
+                return "frontier", True
+            if search.settled:
+                return "frontier", False
         tight = set(horizon.tight_gaps())
         wanted = {now.base_step[e] for e in broken if now.block[e] >= 0}
         for part, _ in model.reruns(answer.values):
@@ -200,7 +257,9 @@ SLOTS = 8
 
 
 def _answer(model: Retention, budget: int | None, time_limit: float) -> Answer:
-    return solve_milp(model, budget=budget, time_limit=time_limit)
+    """By the tree decomposition where it is narrow, by branch and cut where not."""
+    answer = solve_treewidth(model, budget=budget, largest_table=2**14)
+    return answer if answer is not None else solve_milp(model, budget=budget, time_limit=time_limit)
 
 
 def _realize(problem: Problem, target: int, model: Retention, values: Sequence[int]) -> list[Rerun]:

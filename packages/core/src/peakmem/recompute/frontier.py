@@ -1,0 +1,239 @@
+"""Exact dynamic programming along time on the full problem: which values are present, what has been rerun.
+
+Unlike the relaxations this enforces memory at every moment, inside gaps too, and chooses the order of reruns inside a
+gap. A label is a set of present values, the reruns so far and their price. A label is dropped when another one at the
+same moment has all its values, costs no more *and has rerun no unit more often* (without the last condition the cap
+makes the rule false).
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from peakmem.recompute.plan import Rerun
+from peakmem.recompute.retention import Horizon
+
+
+class TooWide(Exception):
+    """More labels, or more time, than allowed."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Label:
+    cost: int
+    present: int
+    runs: int  # cap - 1 bits for each group, as many low ones set as it has reruns: "no more often" is a subset
+    parent: _Label | None
+    rerun: Rerun | None
+
+
+@dataclass(frozen=True)
+class FrontierAnswer:
+    """Least MACs for the full problem.
+
+    Attributes
+    ----------
+    reruns : list of Rerun or None
+        None if the target is out of reach within the horizon's budget.
+    cost : int
+    width : int
+        Most undecided values at one moment.
+    labels : int
+        Most labels at one moment.
+    """
+
+    reruns: list[Rerun] | None
+    cost: int
+    width: int
+    labels: int
+
+
+def solve_frontier(horizon: Horizon, *, most_labels: int = 4000, deadline: float | None = None) -> FrontierAnswer:
+    """Least MACs by labels along time.
+
+    Raises
+    ------
+    TooWide
+        When some moment has more than ``most_labels`` labels, or the ``deadline`` passes.
+
+    Notes
+    -----
+    Nothing is dropped, and reruns wait, where that is exact: where all that could be present fits with any rerun, a
+    rerun can as well happen at the first such moment after a tight one.
+    """
+    return _Frontier(horizon, most_labels, deadline).run()
+
+
+class _Frontier:
+    def __init__(self, horizon: Horizon, most_labels: int, deadline: float | None) -> None:
+        self.h, self.problem = horizon, horizon.problem
+        self.most, self.deadline = most_labels, deadline
+        self.sizes = horizon.sizes
+        groups = sorted({u.group for i, u in enumerate(self.problem.units) if horizon.usable[i]})
+        self.shift = {g: i * (self.problem.cap - 1) for i, g in enumerate(groups)}
+        self.tight_gaps = set(horizon.tight_gaps())
+        self.tight_steps = set(horizon.tight_steps())
+        self.width = self.widest = 0
+        alive: dict[int, int] = {}
+        for i, u in enumerate(self.problem.units):
+            if horizon.usable[i]:
+                alive[u.group] = max(alive.get(u.group, 0), horizon.last[i])
+        self.alive = alive
+
+    def run(self) -> FrontierAnswer:
+        labels = [_Label(0, 0, 0, None, None)]
+        sure = _bits(b for b in self.h.counted if self.problem.born[b] < 0)
+        here = 0  # buffers that the labels decide about
+        for step, v in enumerate(self.problem.order):
+            fixed, undecided = self.h.in_gap(step)
+            now = _bits(undecided)
+            self.width = max(self.width, len(undecided))
+            # What was touched at, or surely resident during, the step before is there in every label.
+            labels = self.prune([self.follow(x, (x.present & here | sure) & now) for x in labels], step)
+            if step in self.tight_gaps or step - 1 in self.tight_steps or step - 1 in self.tight_gaps:
+                labels = self.gap(labels, step, fixed, undecided)
+            room_fixed, kept = self.h.at_step(step)
+            keep = _bits(kept)
+            touched = [b for b in self.problem.program.touched[v] if self.sizes[b]]
+            needed = _bits(b for b in touched if self.problem.born[b] < step) & now
+            then: list[_Label] = []
+            for x in labels:
+                if x.present & needed == needed:
+                    then.extend(
+                        self.follow(x, mask) for mask in self.maximal(x.present & keep, 0, self.h.target - room_fixed)
+                    )
+            labels = self.prune(then, step)
+            if not labels:
+                return FrontierAnswer(None, 0, self.width, self.widest)
+            sure = _bits(touched) | _bits(
+                b for b in self.h.counted if b not in touched and self.h.status(b, step, gap=False) > 0
+            )
+            here = keep
+        best = min(labels, key=lambda x: x.cost)
+        reruns: list[Rerun] = []
+        at: _Label | None = best
+        while at is not None:
+            if at.rerun is not None:
+                reruns.append(at.rerun)
+            at = at.parent
+        return FrontierAnswer(reruns[::-1], best.cost, self.width, self.widest)
+
+    @staticmethod
+    def follow(x: _Label, present: int) -> _Label:
+        return x if present == x.present else _Label(x.cost, present, x.runs, x, None)
+
+    def gap(self, labels: list[_Label], gap: int, fixed: int, undecided: list[int]) -> list[_Label]:
+        """All reruns that this gap may hold, any number in any order."""
+        units = self.h.units_in(gap)
+        if not units:
+            return labels
+        now = _bits(undecided)
+        ready = [
+            (
+                i,
+                _bits(self.problem.units[i].delivers) & now,
+                _bits(self.problem.units[i].sources) & now,
+                self.h.target - fixed - self.problem.units[i].charge,
+            )
+            for i in units
+            if not any(self.h.status(b, gap, gap=True) == 0 for b in self.problem.units[i].sources)
+        ]
+        limit = self.problem.cap - 1
+        done: list[_Label] = []
+        count = 0
+        queue = []
+        for x in labels:
+            queue.append((x.cost, count, x))
+            count += 1
+        heapq.heapify(queue)
+        while queue:
+            _, _, x = heapq.heappop(queue)
+            if any(y.present & x.present == x.present and not y.runs & ~x.runs for y in done):
+                continue
+            done.append(x)
+            self.check(len(done))
+            for i, delivers, sources, room in ready:
+                unit = self.problem.units[i]
+                if x.present & delivers == delivers or x.present & sources != sources:
+                    continue
+                shift = self.shift[unit.group]
+                used = x.runs >> shift & ((1 << limit) - 1)
+                if used.bit_count() >= limit or (self.h.budget is not None and x.cost + unit.cost > self.h.budget):
+                    continue
+                runs = x.runs | (used << 1 | 1) << shift
+                for mask in self.maximal(x.present & ~delivers, sources, room):
+                    count += 1
+                    y = _Label(x.cost + unit.cost, mask | delivers, runs, x, (gap, i))
+                    heapq.heappush(queue, (y.cost, count, y))
+        return done
+
+    def maximal(self, present: int, needed: int, room: int) -> Iterator[int]:
+        """The maximal subsets of ``present`` that hold ``needed`` and fit into ``room`` bytes."""
+        items = list(_members(present & ~needed))
+        room -= sum(self.sizes[b] for b in _members(needed))
+        excess = sum(self.sizes[b] for b in items) - room
+        if room < 0:
+            return
+        if excess <= 0:
+            yield present
+            return
+        items.sort(key=lambda b: (-self.sizes[b], b))
+        suffix = [0] * (len(items) + 1)
+        for i in range(len(items) - 1, -1, -1):
+            suffix[i] = suffix[i + 1] + self.sizes[items[i]]
+        # Drop sets, largest members first: minimal if the sum without its smallest member falls short.
+        stack = [(0, 0, excess)]
+        produced = 0
+        while stack:
+            i, dropped, left = stack.pop()
+            if suffix[i] < left:
+                continue
+            b = items[i]
+            stack.append((i + 1, dropped, left))
+            if self.sizes[b] >= left:
+                produced += 1
+                self.check(produced)
+                yield present & ~(dropped | 1 << b)
+            else:
+                stack.append((i + 1, dropped | 1 << b, left - self.sizes[b]))
+
+    def prune(self, labels: list[_Label], step: int) -> list[_Label]:
+        """Drop dominated labels; reruns of groups that can never rerun again do not count."""
+        self.check(len(labels) // 8)
+        limit = self.problem.cap - 1
+        gone = 0
+        for group, shift in self.shift.items():
+            if self.alive[group] <= step:
+                gone |= ((1 << limit) - 1) << shift
+        kept: list[tuple[int, int]] = []
+        result: list[_Label] = []
+        for x in sorted(labels, key=lambda x: (x.cost, -x.present.bit_count())):
+            runs = x.runs & ~gone
+            if any(p & x.present == x.present and not r & ~runs for p, r in kept):
+                continue
+            kept.append((x.present, runs))
+            result.append(x)
+            self.check(len(result))
+        self.widest = max(self.widest, len(result))
+        return result
+
+    def check(self, labels: int) -> None:
+        if labels > self.most or (self.deadline is not None and time.monotonic() > self.deadline):
+            raise TooWide
+
+
+def _bits(members: Iterable[int]) -> int:
+    result = 0
+    for b in members:
+        result |= 1 << b
+    return result
+
+
+def _members(mask: int) -> Iterator[int]:
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
