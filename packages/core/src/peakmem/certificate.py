@@ -52,6 +52,11 @@ Strict ancestors, descendants and births are those of the DAG of the context.
     ``then`` may be cyclic; only a cycle node may stand there in that case.
 ``{"kind": "branch", "pair": [u, v], "first": k1, "second": k2}``
     Only at the empty state; u and v incomparable. k1 is proved with u before v, k2 with v before u.
+``{"kind": "reverse", "then": k}``
+    Only at the empty state of the program's own dependences. k is proved for the empty state of the *mirror image*: the
+    program run backwards in time. There statement i is called n - 1 - i (buffers keep their ids), dependences are turned
+    round, what is resident at entry is pinned and what is pinned is resident at entry. An order and its reversal have
+    the same memory at every step. Everything below k speaks about the mirror image.
 ``{"kind": "waypoint", "state": [ids], "then": k}``
     ``state`` is a down-set W, S <= W, each member of which precedes every non-member in the DAG, so every order passes
     through W. k is proved for the state W.

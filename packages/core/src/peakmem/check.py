@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from peakmem.errors import Refused
-from peakmem.program import Program
+from peakmem.program import Buffer, Program, Statement
 from peakmem.proofgraph import (
     Dag,
     Network,
@@ -209,8 +209,8 @@ class Context:
     ready: tuple[int, ...] | None = None
 
     @property
-    def key(self) -> tuple[frozenset[tuple[int, int]], int]:
-        return self.dag.arcs, self.state
+    def key(self) -> tuple[Program, frozenset[tuple[int, int]], int]:
+        return self.dag.program, self.dag.arcs, self.state
 
 
 # -- proofs -----------------------------------------------------------------------------------------------------------
@@ -221,6 +221,7 @@ class _Proof:
 
     def __init__(self, program: Program, workspaces: Sequence[int], value: object, where: str) -> None:
         document = read_object(value, where)
+        self.document = document
         self.program = program
         self.workspaces = workspaces
         self.where = where
@@ -232,19 +233,22 @@ class _Proof:
         self.n = len(program)
         self._toucher_masks: dict[int, int] = {}
 
-    def verify(self) -> None:
-        handlers = {
+        self.handlers: dict[str, Handler] = {
             "entry": self._entry,
             "forward": self._forward,
             "backward": self._backward,
             "precedence": self._precedence,
             "cycle": self._cycle,
             "branch": self._branch,
+            "reverse": self._reverse,
             "waypoint": self._waypoint,
             "expand": self._expand,
             "move": self._move,
             "jump": self._jump,
         }
+        self._twin: _Proof | None = None
+
+    def verify(self) -> None:
         allowed = CONTEXTS_PER_NODE * len(self.nodes) + 1024
         root = self._reference(self.root, len(self.nodes), f"{self.where}: 'root'")
         start = Context(Dag(self.program), 0)
@@ -255,12 +259,13 @@ class _Proof:
                 self.verified += 1
                 node = read_object(self.nodes[k], f"{self.where}: node {k}")
                 kind = node.get("kind")
-                if not isinstance(kind, str) or kind not in handlers:
+                if not isinstance(kind, str) or kind not in self.handlers:
                     refuse(f"{self.where}: node {k} is of an unknown kind, {show(kind)}")
                 where = f"{self.where}: node {k} ({kind})"
                 if kind != "cycle" and not context.dag.acyclic:
                     refuse(f"{where} stands where the precedences are cyclic; only a cycle may")
-                for value, place, then in handlers[kind](node, context, where):
+                side = self if context.dag.program is self.program else self.twin
+                for value, place, then in side.handlers[kind](node, context, where):
                     child = self._reference(value, k, f"{where}: {place}")
                     contexts = pending.setdefault(child, {})
                     if then.key not in contexts:
@@ -268,6 +273,17 @@ class _Proof:
                         met += 1
                         if met > allowed:
                             refuse(f"{self.where}: the nodes are shared in more contexts than the {allowed} allowed")
+
+        if self._twin is not None:
+            self.flows += self._twin.flows
+
+    @property
+    def twin(self) -> _Proof:
+        """The same proof as seen from the mirror image of the program."""
+        if self._twin is None:
+            self._twin = _Proof(mirror(self.program), self.workspaces[::-1], self.document, self.where)
+            self._twin._twin = self
+        return self._twin
 
     def _reference(self, value: object, limit: int, where: str) -> int:
         if type(value) is not int or not 0 <= value < limit:
@@ -401,6 +417,11 @@ class _Proof:
             (node.get(key), f"'{key}'", Context(Dag(self.program, context.dag.arcs | {arc}), 0))
             for key, arc in (("first", (u, v)), ("second", (v, u)))
         )
+
+    def _reverse(self, node: Mapping[str, Any], context: Context, where: str) -> Children:
+        if context.state or context.dag.arcs:
+            refuse(f"{where} stands at a state that is not the empty one, or below an added precedence")
+        return ((node.get("then"), "'then'", Context(Dag(self.twin.program), 0)),)
 
     def _waypoint(self, node: Mapping[str, Any], context: Context, where: str) -> Children:
         dag = context.dag
@@ -562,3 +583,33 @@ class _Proof:
 
 Children = Iterable[tuple[object, str, Context]]
 """What an inner node refers to: the reference, where it stands, and the context it must be proved for."""
+
+Handler = Callable[[Mapping[str, Any], Context, str], Children]
+
+
+def mirror(program: Program) -> Program:
+    """The mirror image: the program run backwards in time.
+
+    Statement i becomes n - 1 - i, dependences turn round, every touch is a write, what is resident at entry becomes
+    pinned and what is pinned becomes resident at entry. An order and its reversal have the same memory at every step,
+    so both programs have the same least peak. Bodies are left out: their peaks are workspace.
+    """
+    top = len(program) - 1
+    buffers = tuple(
+        Buffer(
+            b.name,
+            b.size,
+            "constant" if b.kind == "constant" else "input" if b.pinned else "intermediate",
+            b.kind == "input",
+        )
+        for b in program.buffers
+    )
+    statements = tuple(
+        Statement(
+            program.statements[v].name,
+            writes=program.touched[v],
+            dependences=tuple(top - w for w in reversed(program.successors[v])),
+        )
+        for v in range(top, -1, -1)
+    )
+    return Program(buffers, statements)

@@ -95,6 +95,7 @@ def cheapest_state(
     entered = 0
     for b in buffers:
         live = born[b] > 0
+        all_births: Sequence[int] = ()
         # Is it held at the top, that is, has it a toucher outside U or is it pinned?
         inside_touchers = [t for t in touchers[b] if t in node_of]
         kept = remaining[b] > len(inside_touchers)
@@ -105,7 +106,8 @@ def cheapest_state(
                 continue
             sources = None
         else:
-            sources = [t for t in (births[b] if births is not None else inside_touchers[:1]) if t in node_of]
+            all_births = births[b] if births is not None else inside_touchers[:1]
+            sources = [t for t in all_births if t in node_of]
             if not sources:
                 continue
         here = node
@@ -116,7 +118,7 @@ def cheapest_state(
             heads.append(here)
             capacities.append(size[b])
             entered += size[b]
-        elif len(sources) == 1:
+        elif len(all_births) == 1:
             tails.append(node_of[sources[0]])
             heads.append(here)
             capacities.append(size[b])

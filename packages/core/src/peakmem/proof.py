@@ -33,8 +33,10 @@ class Evidence:
         Bytes.
     problem : Problem
         The part in question, mirrored if ``mirrored``.
+    total : int
+        Statements of the program.
     waypoint : tuple of int
-        Program statements that every order (or mirrored order) has run before the part begins.
+        Statements that every order has run before the part begins, as the certificate calls them.
     mirrored : bool
     steps : tuple of tuple of int
         Safe moves and jumps from there, in the problem's ids.
@@ -46,6 +48,7 @@ class Evidence:
 
     level: int
     problem: Problem
+    total: int
     waypoint: tuple[int, ...] = ()
     mirrored: bool = False
     steps: tuple[tuple[int, ...], ...] = ()
@@ -68,6 +71,9 @@ class Writer:
         self.node_limit = node_limit
         self.deadline = deadline
         self.nodes: list[dict[str, Any]] = []
+        # The certificate calls statement i of a mirrored program n - 1 - i.
+        names = self.problem.names
+        self.names = [evidence.total - 1 - v for v in names] if evidence.mirrored else names
 
     def write(self) -> dict[str, Any]:
         """The entry of ``proofs``.
@@ -101,7 +107,7 @@ class Writer:
         return len(self.nodes) - 1
 
     def _names(self, statements: Sequence[int]) -> list[int]:
-        return [self.problem.names[v] for v in statements]
+        return [self.names[v] for v in statements]
 
     def _flow(self, flow: list[tuple[Any, Any, int]] | None) -> list[list[Any]]:
         problem = self.problem
@@ -111,7 +117,7 @@ class Writer:
                 return node
             if isinstance(node, tuple):
                 return f"{node[0]}{problem.buffer_names[node[1]]}"
-            return problem.names[node]
+            return self.names[node]
 
         return [[label(a), label(b), amount] for a, b, amount in flow or ()]
 
@@ -143,7 +149,7 @@ class Writer:
             state.unwind(between.start)
             if cut.value < self.evidence.level:
                 return None
-            rows.append({"statement": self.problem.names[v], "flow": self._flow(cut.flow)})
+            rows.append({"statement": self.names[v], "flow": self._flow(cut.flow)})
         return rows
 
     def _steps(self, then: int) -> int:
@@ -164,7 +170,7 @@ class Writer:
             flows.append(self._flow(cut.flow))
         for step, flow in zip(reversed(self.evidence.steps), reversed(flows)):
             if flow is None:
-                then = self._add({"kind": "move", "statement": self.problem.names[step[0]], "then": then})
+                then = self._add({"kind": "move", "statement": self.names[step[0]], "then": then})
             else:
                 then = self._add({"kind": "jump", "path": self._names(step), "flow": flow, "then": then})
         return then
@@ -208,7 +214,7 @@ class Writer:
                 todo = []
                 for v in sorted(state.ready, reverse=True):
                     if state.mem(v) > budget:
-                        children[str(problem.names[v])] = None
+                        children[str(self.names[v])] = None
                     else:
                         todo.append(v)
                 frames.append((len(state.path), mask, moves, children, todo))
@@ -220,7 +226,7 @@ class Writer:
                 depth, here, before, children, todo = frames[-1]
                 state.unwind(depth)
                 if result is not None:
-                    children[str(problem.names[todo.pop()])] = result
+                    children[str(self.names[todo.pop()])] = result
                     result = None
                 if todo:
                     mask = here | 1 << todo[-1]
@@ -236,7 +242,7 @@ class Writer:
 
     def _moves(self, moves: Sequence[int], then: int) -> int:
         for v in reversed(moves):
-            then = self._add({"kind": "move", "statement": self.problem.names[v], "then": then})
+            then = self._add({"kind": "move", "statement": self.names[v], "then": then})
         return then
 
     def _try_trap(self, state: State) -> Trap | None:
@@ -254,7 +260,7 @@ class Writer:
         return trap if trap.closed and trap.exits else None
 
 
-def floor_evidence(problem: Problem, waypoint: tuple[int, ...], v: int, births: Births) -> Evidence:
+def floor_evidence(problem: Problem, total: int, waypoint: tuple[int, ...], v: int, births: Births) -> Evidence:
     """The statement ``v`` alone: the trap of everything that does not follow it, with v as its only exit."""
     after = {v}
     stack = [v]
@@ -264,4 +270,4 @@ def floor_evidence(problem: Problem, waypoint: tuple[int, ...], v: int, births: 
                 after.add(w)
                 stack.append(w)
     members = tuple(u for u in range(len(problem)) if u not in after)
-    return Evidence(problem.floor[v], problem, waypoint, trap=Trap(problem.floor[v], members, (v,)), births=births)
+    return Evidence(problem.floor[v], problem, total, waypoint, trap=Trap(problem.floor[v], members, (v,)), births=births)

@@ -77,7 +77,7 @@ class Solver:
         if floor_part is not None:
             self.bound = max(self.bound, floor)
             self.evidence.append(
-                floor_evidence(floor_part.problem, tuple(floor_part.before), floor_at, None)
+                floor_evidence(floor_part.problem, n, tuple(floor_part.before), floor_at, None)
             )
 
     @property
@@ -107,12 +107,13 @@ class Solver:
     def _walk(self, part: Part, mirrored: bool, effort: int) -> None:
         problem = part.sides()[mirrored]
         births = part.mirror_births if mirrored else part.births
-        waypoint = tuple(part.after if mirrored else part.before)
+        total = len(self.problem)
+        waypoint = tuple(range(len(part.after) if mirrored else len(part.before)))
         if effort == 0:
             # A trap from the very start makes the smallest certificate; it is worth a look before any search.
             trap = self._trap(problem, births)
             if trap is not None and trap.exits and trap.level > self.bound:
-                self._raise(Evidence(trap.level, problem, waypoint, mirrored, trap=trap, births=births))
+                self._raise(Evidence(trap.level, problem, total, waypoint, mirrored, trap=trap, births=births))
         if part.peak <= self.bound:
             return
         walk = descend(
@@ -120,7 +121,7 @@ class Solver:
         )
         if walk.stop is not None and walk.bound > self.bound:
             stop = walk.stop
-            self._raise(Evidence(stop.level, problem, waypoint, mirrored, stop.steps, stop.trap, births))
+            self._raise(Evidence(stop.level, problem, total, waypoint, mirrored, stop.steps, stop.trap, births))
         if walk.order and walk.peak < part.peak:
             n = len(problem)
             part.best = [n - 1 - v for v in reversed(walk.order)] if mirrored else walk.order
