@@ -171,6 +171,7 @@ def test_a_refused_certificate_is_not_shown_as_a_proof(
     done = peakmem("optimize", program)
     assert done.code == 0
     assert "certified" not in done.out.splitlines()[0]
+    assert "lower bound 576 B, gap" in done.out.splitlines()[0]  # the largest statement: x and a wide value
     assert "own checker refused the certificate" in done.out
 
 
@@ -315,6 +316,16 @@ def test_frontends_lists_the_built_in_one(peakmem: Call) -> None:
     rows = {row["name"]: row for row in peakmem("frontends", "--json").document["frontends"]}
     assert rows["program"]["distribution"] == "peakmem-core"
     assert "program (peakmem-core" in peakmem("frontends").out
+
+
+def test_a_small_difference_is_never_shown_as_none() -> None:
+    from peakmem_cli import words
+
+    assert words.percent(0, 10) == "0.0 %"
+    assert words.percent(1, 3) == "33.3 %"
+    assert words.percent(6_272, 63_468_416) == "0.01 %"
+    assert words.percent(-1, 10**9, sign="+") == "-0.0000001 %"
+    assert words.change(1000, 1001) == "(+0.1 %)"
 
 
 def test_measured_and_predicted_are_told_apart() -> None:

@@ -30,16 +30,24 @@ def change(before: int, after: int) -> str:
         return "(unchanged)"
     if before == 0:
         return f"({after:+,} B)"
-    return f"({100 * (after - before) / before:+.1f} %)"
+    return f"({percent(after - before, before, sign='+')})"
+
+
+def percent(part: int, whole: int, *, sign: str = "") -> str:
+    """``43.3 %``; never 0.0 for what is not zero."""
+    value = 100 * part / whole if whole else 0.0
+    digits = 1
+    while part and abs(value) < 0.5 * 10**-digits and digits < 12:
+        digits += 1
+    return f"{value:{sign}.{digits}f} %"
 
 
 def proof(reached: int, bound: int, *, certified: bool) -> str:
     """``certified optimal``, or what is known instead."""
     if certified and reached == bound:
         return "certified optimal"
-    gap = 100 * (reached - bound) / reached if reached else 0.0
     kind = "certified lower bound" if certified else "lower bound"
-    return f"best found, {kind} {human(bound)}, gap {gap:.1f} %"
+    return f"best found, {kind} {human(bound)}, gap {percent(reached - bound, reached)}"
 
 
 def answer(result: Result) -> str:

@@ -22,6 +22,7 @@ from peakmem.frontend import (
 )
 from peakmem.liveness import scheduled_timeline
 from peakmem.ordering import Ordering, order_program
+from peakmem.program import Program
 from peakmem.result import Result
 
 
@@ -135,8 +136,20 @@ def _checked(model: Model, ordering: Ordering, say: Progress) -> Ordering:
         check(model.program, document)
     except Refused as error:
         note = f"peakmem's own checker refused the certificate of the order search ({error}); please report this"
-        return replace(ordering, certificate=None, notes=(*ordering.notes, note))
+        # Without its proof the bound is worth nothing; what the largest single statement needs is plain to see.
+        return replace(
+            ordering, certificate=None, lower_bound=_largest_statement(model.program), notes=(*ordering.notes, note)
+        )
     return replace(ordering, certificate=Certificate(document))
+
+
+def _largest_statement(program: Program) -> int:
+    """Bytes of the statement that touches most: no order needs less. Bodies are left out. O(touches)."""
+    sizes = [b.size for b in program.buffers]
+    return max(
+        (s.workspace + sum(sizes[b] for b in touched) for s, touched in zip(program.statements, program.touched)),
+        default=program.entry_bytes,
+    )
 
 
 def verify(model: Model, other: Model, *, progress: Progress | None = None) -> Verification:
