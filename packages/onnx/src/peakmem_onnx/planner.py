@@ -57,6 +57,7 @@ def plan(
     workspace: Mapping[int, int] | Sequence[int],
     *,
     reuse: bool = False,
+    uncharged: frozenset[str] = frozenset(),
     body_of_loop: bool = False,
 ) -> Plan:
     """Replay the planner.
@@ -72,6 +73,8 @@ def plan(
         Bytes of workspace by node index.
     reuse : bool
         ``enable_mem_reuse``, on by default in ONNX Runtime, off in peakmem's recipe.
+    uncharged : frozenset of str
+        Outputs whose storage somebody else provides.
     body_of_loop : bool
         The graph is the body of a Loop, where an Identity that passes an input through to an output shares it.
 
@@ -136,7 +139,7 @@ def plan(
     now = 0
     bytes_at = []
     for step, v in enumerate(order):
-        now += sum(values[name].bytes for name in taken_at[step])
+        now += sum(values[name].bytes for name in taken_at[step] if name not in uncharged)
         bytes_at.append(now + workspace[v])
-        now -= sum(values[name].bytes for name in frees[step])
+        now -= sum(values[name].bytes for name in frees[step] if name not in uncharged)
     return Plan(root, tuple(allocated), released, tuple(bytes_at))

@@ -70,7 +70,8 @@ def ask(
     job.write_text(json.dumps({"steps": list(steps)}))
     answer.unlink(missing_ok=True)
     environment = dict(os.environ)
-    environment.pop("LD_PRELOAD", None)
+    for name in ("LD_PRELOAD", "PEAKMEM_ONNX_CHILD"):
+        environment.pop(name, None)
     if preload is not None:
         environment["LD_PRELOAD"] = str(preload)
     try:

@@ -1,0 +1,129 @@
+"""Sessions that do what the model promises."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from peakmem.errors import Refused
+from peakmem_onnx import protos
+from peakmem_onnx.graph import Graph, read_graph
+
+_SNIPPET = """\
+import onnxruntime as ort
+options = ort.SessionOptions()
+options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # the file is optimized already
+options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+options.execution_order = ort.ExecutionOrder.PRIORITY_BASED  # run the file's order
+options.enable_cpu_mem_arena = False
+options.enable_mem_pattern = False
+options.enable_mem_reuse = False
+options.intra_op_num_threads = {threads}
+session = ort.InferenceSession({path!r}, options, providers=["CPUExecutionProvider"])
+"""
+
+
+def snippet(path: str, *, threads: int = 1) -> str:
+    """Python lines that open the session; see `session` for the same as a function."""
+    return _SNIPPET.format(path=path, threads=threads)
+
+
+def session(
+    path: str | Path,
+    *,
+    threads: int | None = None,
+    check: bool = False,
+    feeds: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Any:
+    """An ``onnxruntime.InferenceSession`` that runs the file's order with the memory it was optimized for.
+
+    Parameters
+    ----------
+    path : str or Path
+        A model written by peakmem.
+    threads : int, optional
+        Intra-op threads; by default those the model was optimized with.
+    check : bool
+        First run the model once in a profiled session and compare the executed order with the file's.
+    feeds : mapping, optional
+        Inputs for that run; by default random ones made from the inputs' types.
+    **settings
+        Further attributes of ``onnxruntime.SessionOptions``.
+
+    Raises
+    ------
+    Refused
+        When ``check`` finds another order; the message names the first node that differs.
+    RuntimeMissing
+        Without ONNX Runtime.
+    """
+    from peakmem_onnx.runtime import require_runtime
+
+    require_runtime()
+    path = Path(path)
+    proto = protos.read_model(path)
+    recipe = protos.read_marker(proto) or {}
+    count = threads if threads is not None else int(recipe.get("threads", 1))
+    if check:
+        _check(path, proto, count, feeds, settings)
+    import onnxruntime as ort
+
+    return ort.InferenceSession(str(path), _options(count, settings), providers=["CPUExecutionProvider"])
+
+
+def _options(threads: int, settings: Mapping[str, Any]) -> Any:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+    options.enable_cpu_mem_arena = False
+    options.enable_mem_pattern = False
+    options.enable_mem_reuse = False
+    options.intra_op_num_threads = threads
+    for name, value in settings.items():
+        setattr(options, name, value)
+    return options
+
+
+def _check(path: Path, proto: Any, threads: int, feeds: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> None:
+    import onnxruntime as ort
+
+    from peakmem_onnx.child import executed_order
+    from peakmem_onnx.feeds import make_feeds
+
+    inputs = dict(feeds) if feeds is not None else make_feeds(proto, {}, path)[0]
+    options = _options(threads, settings)
+    with tempfile.TemporaryDirectory(prefix="peakmem-onnx-") as folder:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(folder) / "profile")
+        probe = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        probe.run(None, inputs)
+        executed = executed_order(Path(probe.end_profiling()))
+    difference = order_difference(read_graph(proto.graph), executed)
+    if difference:
+        raise Refused(f"{path}: {difference}")
+
+
+def order_difference(graph: Graph, executed: Sequence[str]) -> str:
+    """Where an executed order (names, bodies included, runs repeated) leaves the file's; empty if nowhere."""
+    for level in _levels(graph):
+        names = [node.name for node in level.nodes]
+        own = set(names)
+        ran = [name for name in executed if name in own]
+        if len(ran) % len(names):
+            return f"{len(ran)} executions of {len(names)} nodes were seen"
+        for i, name in enumerate(ran):
+            if name != names[i % len(names)]:
+                return f"ONNX Runtime ran {name!r} where the file has {names[i % len(names)]!r}"
+        if level is graph and not ran:
+            return "no executed node was seen"
+    return ""
+
+
+def _levels(graph: Graph) -> list[Graph]:
+    return [graph, *(inner for node in graph.nodes for _, body in node.bodies for inner in _levels(body) if body.nodes)]

@@ -1,0 +1,82 @@
+"""The ONNX frontend as the command line sees it: its options, what it recognises, which runtime it wants.
+
+Nothing heavy is imported here; `OnnxFrontend.load` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from peakmem.frontend import Option, RuntimeStatus
+
+if TYPE_CHECKING:
+    from peakmem_onnx.model import OnnxModel
+
+LEVELS = ("none", "basic", "extended", "all")
+
+OPTIONS = (
+    Option(
+        "ort-level",
+        "choice",
+        "How far ONNX Runtime optimizes the model before its nodes are permuted.",
+        default="all",
+        choices=LEVELS,
+    ),
+    Option("dim", "text", "Fix a named dimension of the inputs.", default=(), multiple=True, metavar="NAME=N"),
+    Option(
+        "shape", "text", "Fix the whole shape of one input.", default=(), multiple=True, metavar="INPUT=N,N,..."
+    ),
+    Option(
+        "feed",
+        "text",
+        "Fill an input with one value when the model is run (others get random values).",
+        default=(),
+        multiple=True,
+        metavar="INPUT=VALUE",
+    ),
+    Option(
+        "threads",
+        "int",
+        "Intra-op threads of every session; workspace and bits may depend on it.",
+        default=1,
+        metavar="N",
+    ),
+    Option(
+        "no-blank-unread",
+        "flag",
+        "Keep the names of outputs that nobody reads; ONNX Runtime then holds them to the end of the run.",
+        default=False,
+    ),
+)
+
+
+class OnnxFrontend:
+    """Adapter for ONNX files run by ONNX Runtime on the CPU."""
+
+    name = "onnx"
+    description = "ONNX models (.onnx), run by ONNX Runtime on the CPU"
+    options = OPTIONS
+
+    def sniff(self, path: Path, head: bytes) -> bool:
+        """By the name, or by the first fields of a ModelProto (a protobuf has no magic number)."""
+        if path.suffix.lower() == ".onnx":
+            return True
+        # ir_version is field 1, a small number; what follows must be a field that a ModelProto has.
+        following = (0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42)
+        return len(head) > 8 and head[0] == 0x08 and 1 <= head[1] < 64 and head[2] in following and head[4:8] != b"TFL3"
+
+    def load(self, path: Path, options: Mapping[str, Any]) -> OnnxModel:
+        """Read, let ONNX Runtime optimize, and model; see `peakmem_onnx.compile.load_model`."""
+        from peakmem_onnx.compile import load_model
+
+        return load_model(path, options)
+
+    def runtimes(self) -> tuple[RuntimeStatus, ...]:
+        from peakmem_onnx.runtime import runtime_status
+
+        return (runtime_status(),)
+
+
+frontend = OnnxFrontend()
