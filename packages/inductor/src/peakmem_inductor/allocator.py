@@ -1,0 +1,150 @@
+"""Counting what the CPU allocator of torch is asked for.
+
+A few lines of C++ against c10, built once with plain ``g++`` and loaded with ctypes. Counted are bytes as requested:
+c10 neither rounds nor caches on the CPU. Not counted, because it does not pass through c10: what oneDNN (tens of
+kilobytes) and MKL (a few megabytes after its first call) keep for themselves; it does not depend on the order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from peakmem.errors import RuntimeMissing
+
+POISON = 0xFF
+"""Fill of fresh blocks in a verifying run: NaN in every floating type, -1 in signed integers."""
+
+_lock = threading.RLock()
+_library: ctypes.CDLL | None = None
+_failure: RuntimeMissing | None = None
+
+
+def _cache_folder() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(root) / "peakmem"
+
+
+def load() -> ctypes.CDLL:
+    """The counting allocator, built on first use and kept in the user's cache folder.
+
+    Raises
+    ------
+    RuntimeMissing
+        Without a C++ compiler, or when it fails; the message says what to install.
+    """
+    global _library, _failure
+    with _lock:
+        if _library is not None:
+            return _library
+        if _failure is not None:
+            raise _failure
+        try:
+            _library = _build()
+        except RuntimeMissing as error:
+            _failure = error
+            raise
+        return _library
+
+
+def _build() -> ctypes.CDLL:
+    import torch
+
+    source = Path(__file__).with_name("counting_allocator.cpp").read_text()
+    key = hashlib.sha256(f"{source}\n{torch.__version__}\n{torch.__file__}".encode()).hexdigest()[:20]
+    folder = _cache_folder()
+    target = folder / f"counting-allocator-{key}.so"
+    if not target.exists():
+        compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
+        if not compiler:
+            raise RuntimeMissing(
+                "peakmem measures with a small C++ library and found no compiler; install one (Debian: apt install g++) "
+                "or name it in CXX"
+            )
+        home = Path(torch.__file__).parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            folder = Path(tempfile.mkdtemp(prefix="peakmem-"))
+            target = folder / target.name
+        with tempfile.TemporaryDirectory(prefix="peakmem-") as work:
+            text = Path(work) / "counting_allocator.cpp"
+            text.write_text(source)
+            built = Path(work) / "counting_allocator.so"
+            command = [
+                *compiler.split(), "-O1", "-std=c++20", "-fPIC", "-shared", str(text), "-o", str(built),
+                f"-I{home / 'include'}", f"-I{home / 'include/torch/csrc/api/include'}", f"-L{home / 'lib'}", "-lc10",
+                f"-Wl,-rpath,{home / 'lib'}", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
+            ]  # fmt: skip
+            try:
+                run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+            except (OSError, subprocess.TimeoutExpired) as error:
+                raise RuntimeMissing(f"the C++ compiler {compiler!r} could not be run ({error}); name another in CXX") from None
+            if run.returncode:
+                reason = next((r for r in run.stderr.splitlines() if "error" in r), run.stderr[-300:])
+                raise RuntimeMissing(f"the C++ compiler {compiler!r} could not build peakmem's allocator: {reason.strip()}")
+            handle, name = tempfile.mkstemp(dir=folder, suffix=".so")
+            os.close(handle)
+            shutil.copyfile(built, name)
+            os.replace(name, target)
+    library = ctypes.CDLL(str(target))
+    array = ctypes.POINTER(ctypes.c_int64)
+    library.peakmem_begin.argtypes = [array, ctypes.c_int64, ctypes.c_int]
+    library.peakmem_begin.restype = ctypes.c_int
+    library.peakmem_end.argtypes = []
+    library.peakmem_end.restype = None
+    library.peakmem_mark.argtypes = [ctypes.c_int64, array]
+    library.peakmem_mark.restype = None
+    library.peakmem_events.argtypes = [array, ctypes.c_int64]
+    library.peakmem_events.restype = None
+    return library
+
+
+class Counter:
+    """Reads the counting allocator while it runs."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._result = (ctypes.c_int64 * 3)()
+        self.peak = 0
+        """Highest so far, above the start, in bytes."""
+
+    def mark(self, outside: int = 0) -> tuple[int, int, list[tuple[int, int]]]:
+        """Peak since the last mark and current bytes above the start, and the blocks (address, bytes) that came; freed
+        ones have negative bytes. ``outside`` bytes were freed that had been allocated before the start."""
+        self._library.peakmem_mark(outside, self._result)
+        high, now, count = self._result[0], self._result[1], self._result[2]
+        self.peak = max(self.peak, high)
+        found: list[tuple[int, int]] = []
+        if count:
+            rows = (ctypes.c_int64 * (2 * count))()
+            self._library.peakmem_events(rows, count)
+            found = [(rows[2 * i], rows[2 * i + 1]) for i in range(count)]
+        return high, now, found
+
+
+@contextmanager
+def counting(*, poison: bool = False) -> Iterator[Counter]:
+    """Count this thread's allocations and those of its worker threads; one at a time in a process.
+
+    Other Python threads that are alive at the start are not counted.
+    """
+    library = load()
+    with _lock:
+        own = threading.get_native_id()
+        others = [t.native_id for t in threading.enumerate() if t.native_id not in (None, own)]
+        threads = (ctypes.c_int64 * max(1, len(others)))(*[t for t in others if t is not None])
+        if library.peakmem_begin(threads, len(others), POISON if poison else -1):
+            raise RuntimeMissing("another library has replaced torch's CPU allocator; peakmem cannot measure beside it")
+        try:
+            yield Counter(library)
+        finally:
+            library.peakmem_end()

@@ -1,0 +1,184 @@
+"""``torch.compile(net, backend="peakmem")``.
+
+Inductor compiles as always; only the ``call`` of the module it loads is replaced, so nothing of peakmem is persisted
+in Inductor's caches and cached graphs work as fresh ones.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from peakmem.errors import UsageError
+
+from peakmem_inductor.dispatch import Candidate, Dispatcher, Options, log
+from peakmem_inductor.settings import config_of, parse_candidates
+
+_local = threading.local()
+_installed = threading.Lock()
+OPTIONS = ("candidates", "verify", "time_limit", "dump", "shapes")
+
+
+def peakmem(gm: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **_: Any) -> Any:
+    """The backend: ``torch.compile(net, backend="peakmem", options={...})``.
+
+    Parameters
+    ----------
+    options : mapping, optional
+        ``candidates``
+            Inductor settings to generate wrappers with: a number or names, see `peakmem_inductor.settings`. Each
+            costs one more compilation. Default 1.
+        ``verify``
+            Compare bits and bytes on the first call (default True).
+        ``time_limit``
+            Seconds for ordering one graph (default 5).
+        ``dump``
+            Folder to write each wrapper and its profile to.
+        ``shapes``
+            Sets of sizes and thread counts per graph for which an order is kept (default 8); further ones run the
+            original program.
+        Anything else is an option of ``torch._inductor.config``.
+
+    Raises
+    ------
+    UsageError
+        For a bad value of one of ours; Inductor reports its own.
+    """
+    from torch._inductor import compile_fx as module
+
+    ours, patches = split_options(options or {})
+    _install()
+    with _active(_single(ours)):
+        return module.compile_fx(
+            gm,
+            example_inputs,
+            inner_compile=functools.partial(_inner, ours, module.compile_fx_inner),
+            config_patches=dict(patches) or None,
+        )
+
+
+def split_options(options: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
+    """Our options and the rest, which are Inductor's; `UsageError` for a bad value."""
+    ours = {k.replace("-", "_"): v for k, v in options.items() if k.replace("-", "_") in OPTIONS}
+    rest = {k: v for k, v in options.items() if k.replace("-", "_") not in OPTIONS}
+    values: dict[str, Any] = {}
+    if "candidates" in ours:
+        values["candidates"] = parse_candidates(ours["candidates"])
+    if "verify" in ours:
+        if not isinstance(ours["verify"], bool):
+            raise UsageError(f"verify: {ours['verify']!r} is neither True nor False")
+        values["verify"] = ours["verify"]
+    if "time_limit" in ours:
+        limit = ours["time_limit"]
+        if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0:
+            raise UsageError(f"time_limit: {limit!r} is not a number of seconds")
+        values["time_limit"] = float(limit)
+    if ours.get("dump") is not None:
+        folder = Path(ours["dump"])
+        if not folder.is_dir():
+            raise UsageError(f"dump: {folder} is no folder; create it first")
+        values["dump"] = folder
+    if "shapes" in ours:
+        if isinstance(ours["shapes"], bool) or not isinstance(ours["shapes"], int) or ours["shapes"] < 0:
+            raise UsageError(f"shapes: {ours['shapes']!r} is not a count")
+        values["shapes"] = ours["shapes"]
+    return Options(**values), rest
+
+
+# -- the hook ------------------------------------------------------------------------------------------------
+
+_Loaded = Callable[[Any, Path], None]
+
+
+@contextmanager
+def _active(receive: _Loaded | None) -> Iterator[None]:
+    """Modules that Inductor loads on this thread meanwhile go to ``receive``."""
+    before = getattr(_local, "receive", None)
+    _local.receive = receive
+    try:
+        yield
+    finally:
+        _local.receive = before
+
+
+def _single(options: Options) -> _Loaded:
+    """For modules loaded without compiling (a cache had the whole graph): one candidate."""
+
+    def receive(module: Any, path: Path) -> None:
+        module.call = Dispatcher([Candidate("default", module, path, module.call)], options)
+
+    return receive
+
+
+def _inner(options: Options, compile_inner: Any, gm: Any, example_inputs: Any, **kwargs: Any) -> Any:
+    """Compile one graph with every candidate setting; the result runs the first one's module."""
+    loaded: list[tuple[Any, Path]] = []
+
+    def receive(module: Any, path: Path) -> None:
+        loaded.append((module, path))
+
+    def swap(module: Any, path: Path) -> None:
+        candidates = [Candidate("default", module, path, module.call)]
+        module.call = Dispatcher(candidates, options)
+        made.append((module, candidates))
+
+    made: list[tuple[Any, list[Candidate]]] = []
+    extra = options.candidates[1:]
+    graphs = [_copy(gm) for _ in extra] if extra else []
+    with _active(swap):
+        compiled = compile_inner(gm, example_inputs, **kwargs)
+    if len(made) != 1:
+        return compiled
+    _, candidates = made[0]
+    for name, graph in zip(extra, graphs):
+        loaded.clear()
+        try:
+            from torch._inductor import config
+
+            patches = config_of(name)
+            if patches is None:
+                log.info("candidate %s: this version of torch has no such setting", name)
+                continue
+            with config.patch(patches), _active(receive):
+                compile_inner(graph, example_inputs, **kwargs)
+        except Exception as error:
+            log.info("candidate %s: %s", name, error)
+            continue
+        if len(loaded) == 1:
+            candidates.append(Candidate(name, loaded[0][0], loaded[0][1], loaded[0][0].call))
+    return compiled
+
+
+def _copy(gm: Any) -> Any:
+    import copy
+
+    import torch
+
+    return torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
+
+
+def _install() -> None:
+    """Watch `PyCodeCache.load_by_key_path`, once in a process; without a receiver it does what it always did."""
+    from torch._inductor.codecache import PyCodeCache
+
+    with _installed:
+        present = PyCodeCache.__dict__["load_by_key_path"]
+        if getattr(present, "_peakmem", False):
+            return
+        original = present.__func__
+
+        @functools.wraps(original)
+        def load_by_key_path(cls: Any, key: str, path: str, linemap: Any = None, attrs: Any = None, **more: Any) -> Any:
+            module = original(cls, key, path, linemap, attrs, **more)
+            receive = getattr(_local, "receive", None)
+            if receive is not None and attrs is not None and callable(getattr(module, "call", None)):
+                receive(module, Path(path))
+            return module
+
+        replacement: Any = classmethod(load_by_key_path)  # type: ignore[arg-type]
+        replacement._peakmem = True
+        PyCodeCache.load_by_key_path = replacement

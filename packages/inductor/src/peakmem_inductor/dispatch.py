@@ -1,0 +1,373 @@
+"""What stands in for ``call``: records the first call, orders, verifies, and runs the better program from then on.
+
+The user always gets the results of the untouched wrapper on a first call; the permuted program runs beside it, on
+copies, and takes over only if bits and bytes agree.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from peakmem.certificate import Certificate
+from peakmem.errors import PeakmemError, RuntimeMissing
+
+from peakmem_inductor import reporting as reports
+from peakmem_inductor.effects import operator_effects
+from peakmem_inductor.graph import Graph, build_graph, simulate
+from peakmem_inductor.profile import Profile
+from peakmem_inductor.wrapper import Wrapper, parse_wrapper
+
+log = logging.getLogger("peakmem_inductor")
+
+Call = Callable[[list[Any]], Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of ``torch.compile(..., backend="peakmem", options={...})``; see `peakmem_inductor.backend.peakmem`."""
+
+    candidates: tuple[str, ...] = ("default",)
+    verify: bool = True
+    time_limit: float = 5.0
+    dump: Path | None = None
+    shapes: int = 8
+
+
+@dataclass
+class Candidate:
+    """A wrapper that computes the graph: its module and, once read, its text."""
+
+    name: str
+    module: Any
+    path: Path
+    call: Call
+    wrapper: Wrapper | None = None
+    namespace: Mapping[str, Any] = field(default_factory=dict)
+
+    def read(self) -> Wrapper:
+        if self.wrapper is None:
+            self.wrapper = parse_wrapper(self.path.read_text(), where=self.path.name)
+            self.namespace = dict(vars(self.module))
+        return self.wrapper
+
+
+@dataclass
+class _Found:
+    """The best order of one candidate."""
+
+    candidate: Candidate
+    wrapper: Wrapper
+    profile: Profile
+    graph: Graph
+    order: tuple[int, ...]
+    after: int
+    bound: int
+    certified: bool
+    certificate: Certificate | None
+    unchanged: bool
+
+
+dump_folder: Path | None = None
+"""Set by `peakmem_inductor.dump`."""
+
+_recording = threading.Lock()
+_warned: set[str] = set()
+
+
+class Dispatcher:
+    """Stands in for the ``call`` of one graph.
+
+    Parameters
+    ----------
+    candidates : list of Candidate
+        The first is the untouched wrapper, the reference.
+    """
+
+    def __init__(self, candidates: list[Candidate], options: Options) -> None:
+        import torch
+
+        self.candidates = candidates
+        self.original = candidates[0].call
+        self.options = options
+        self._threads = torch.get_num_threads
+        self._tensor = torch.Tensor
+        self._plans: dict[Any, Call] = {}
+        self._dead = False
+
+    def __call__(self, args: list[Any]) -> Any:
+        if self._dead:
+            return self.original(args)
+        key = (self._threads(), *(a for a in args if not isinstance(a, self._tensor)))
+        plan = self._plans.get(key)
+        if plan is not None:
+            return plan(args)
+        if len(self._plans) >= self.options.shapes:
+            return self.original(args)
+        if not _recording.acquire(blocking=False):
+            return self.original(args)
+        try:
+            return self._first(key, args)
+        finally:
+            _recording.release()
+
+    def _first(self, key: Any, args: list[Any]) -> Any:
+        import torch
+
+        begin = time.monotonic()
+        name = graph_name(self.candidates[0].path)
+        row = reports.GraphReport(name, threads=self._threads(), path=str(self.candidates[0].path))
+        try:
+            wrapper = self.candidates[0].read()
+            _check_measurable(wrapper, args)
+        except PeakmemError as error:
+            self._leave(row, error, key)
+            return self.original(args)
+        from peakmem_inductor.arguments import Watch, copies, written_inputs
+        from peakmem_inductor.record import record_profile
+
+        written = written_inputs(wrapper, operator_effects)
+        keep = [
+            isinstance(a, torch.nn.Parameter) and n not in written for n, a in zip(wrapper.inputs, args)
+        ]
+        several = len(self.candidates) > 1
+        backup = copies(args, keep) if self.options.verify or several else None
+        watch = Watch(wrapper.inputs, args)
+        state = torch.get_rng_state()
+        try:
+            result, profile = record_profile(wrapper, self.candidates[0].namespace, args)
+        except RuntimeMissing as error:
+            self._leave(row, error, key)
+            return self.original(args)
+        after_state = torch.get_rng_state()
+        try:
+            row.before = profile.measured_peak
+            found = self._search(wrapper, profile, backup, keep, state)
+            self._decide(key, row, found, result, watch, backup, keep, state)
+        except PeakmemError as error:
+            self._leave(row, error, key)
+        except Exception as error:  # our own mistake must never break the user's program
+            self._leave(row, RuntimeError(f"{type(error).__name__}: {error}"), key)
+            log.debug("peakmem failed on %s", name, exc_info=True)
+        finally:
+            torch.set_rng_state(after_state)
+            row.seconds = time.monotonic() - begin
+            reports.add(row)
+        return result
+
+    # -- ordering --------------------------------------------------------------------------------------------
+
+    def _search(
+        self, wrapper: Wrapper, profile: Profile, backup: list[Any] | None, keep: list[bool], state: Any
+    ) -> _Found:
+        first = order_candidate(self.candidates[0], wrapper, profile, self.options.time_limit)
+        best = first
+        for candidate in self.candidates[1:]:
+            assert backup is not None
+            try:
+                other = self._record(candidate, wrapper, profile, backup, keep, state)
+            except Exception as error:
+                log.info("candidate %s: %s", candidate.name, error)
+                continue
+            if other is not None and other.after < best.after:
+                best = other
+        return best
+
+    def _record(
+        self, candidate: Candidate, reference: Wrapper, profile: Profile, backup: list[Any], keep: list[bool], state: Any
+    ) -> _Found | None:
+        import torch
+
+        from peakmem_inductor.arguments import copies
+        from peakmem_inductor.record import record_profile
+
+        wrapper = candidate.read()
+        if wrapper.inputs != reference.inputs or wrapper.source == reference.source:
+            return None
+        args = copies(backup, keep)
+        owned = _owned(reference, profile)
+        held = [a for n, a in zip(wrapper.inputs, args) if n not in owned]
+        torch.set_rng_state(state)
+        _, own = record_profile(wrapper, candidate.namespace, args)
+        del held
+        return order_candidate(candidate, wrapper, own, self.options.time_limit)
+
+    # -- deciding --------------------------------------------------------------------------------------------
+
+    def _decide(
+        self,
+        key: Any,
+        row: reports.GraphReport,
+        found: _Found,
+        result: Any,
+        watch: Any,
+        backup: list[Any] | None,
+        keep: list[bool],
+        state: Any,
+    ) -> None:
+        row.candidate = found.candidate.name
+        row.statements = len(found.graph.program)
+        row.bound, row.after, row.certified = found.bound, found.after, found.certified
+        row.data_dependent = found.graph.data_dependent
+        folder = self.options.dump or dump_folder
+        if folder is not None:
+            from peakmem_inductor.dumping import write_dump
+
+            write_dump(folder, row.name, found.wrapper, found.profile)
+        if row.before is not None and found.after >= row.before:
+            row.state, row.after, row.measured = "kept", row.before, row.before
+            row.certified = row.certified and row.before == found.bound
+            row.candidate = "default"
+            self._plans[key] = self.original
+            return
+        text = found.graph.emit(found.order)
+        permuted = parse_wrapper(text, where=row.name)
+        if simulate(permuted, found.profile) != found.after:
+            raise PeakmemError("the permuted text does not have the modelled peak")
+        if self.options.verify:
+            assert backup is not None
+            problem = self._verify(row, permuted, found, result, watch, backup, keep, state)
+            if problem:
+                row.state, row.reason = "restored", problem
+                row.after, row.certified = row.before, False
+                self._dead = True
+                self._warn(f"{row.name}: {problem}; the original program was restored")
+                return
+        row.state = "permuted"
+        self._plans[key] = compile_call(permuted, found.candidate.namespace, row.name)
+
+    def _verify(
+        self,
+        row: reports.GraphReport,
+        permuted: Wrapper,
+        found: _Found,
+        result: Any,
+        watch: Any,
+        backup: list[Any],
+        keep: list[bool],
+        state: Any,
+    ) -> str:
+        """Run the permuted program on copies; why it must not be used, or the empty string."""
+        import torch
+
+        from peakmem_inductor.arguments import Watch, copies, differing_storage, first_difference
+        from peakmem_inductor.record import measure
+
+        args = copies(backup, keep)
+        owned = _owned(permuted, found.profile)
+        held = [a for n, a in zip(permuted.inputs, args) if n not in owned]
+        beside = Watch(permuted.inputs, args)
+        torch.set_rng_state(state)
+        try:
+            other, row.measured = measure(permuted, found.candidate.namespace, args, poison=True)
+        except Exception as error:
+            return f"the permuted program failed ({type(error).__name__}: {error})"
+        problem = first_difference(result, other, "output") or differing_storage(watch.alive(), beside.alive())
+        del held
+        row.identical = not problem
+        if problem:
+            return f"{problem} has other bits in the permuted program"
+        if row.measured != found.after:
+            return f"the permuted program took {row.measured:,} bytes, modelled were {found.after:,}"
+        return ""
+
+    def _leave(self, row: reports.GraphReport, error: Exception, key: Any) -> None:
+        row.state, row.reason = "left alone", str(error)
+        self._dead = True
+        if isinstance(error, RuntimeMissing):
+            self._warn(str(error))
+        log.info("%s: %s", row.name, error)
+        if row.before is None:
+            reports.add(row)
+
+    def _warn(self, text: str) -> None:
+        if text not in _warned:
+            _warned.add(text)
+            warnings.warn(f"peakmem: {text}", RuntimeWarning, stacklevel=2)
+
+
+def order_candidate(candidate: Candidate, wrapper: Wrapper, profile: Profile, time_limit: float) -> _Found:
+    """Order one recorded wrapper with the core; its certificate is checked before it counts."""
+    from peakmem.ordering import order_program
+
+    graph = build_graph(wrapper, profile)
+    ordering = order_program(graph.program, time_limit=time_limit)
+    entry = graph.program.entry_bytes
+    certified = False
+    if ordering.certificate is not None:
+        from peakmem.check import check
+
+        check(graph.program, ordering.certificate.to_json())
+        certified = ordering.certificate.lower_bound == ordering.peak
+    return _Found(
+        candidate=candidate,
+        wrapper=wrapper,
+        profile=profile,
+        graph=graph,
+        order=ordering.orders[""],
+        after=ordering.peak - entry,
+        bound=ordering.lower_bound - entry,
+        certified=certified,
+        certificate=ordering.certificate,
+        unchanged=ordering.orders[""] == tuple(range(len(graph.program))),
+    )
+
+
+def compile_call(wrapper: Wrapper, namespace: Mapping[str, Any], name: str) -> Call:
+    """``call`` of a wrapper's text as a function over the globals of a module that is already loaded."""
+    import ast
+
+    tree = ast.parse(wrapper.source)
+    first, last = wrapper.body_lines
+    node = next(
+        n
+        for n in ast.walk(tree)
+        if isinstance(n, ast.FunctionDef) and n.name == "call" and n.lineno < first and (n.end_lineno or 0) >= last
+    )
+    space = dict(namespace)
+    module = ast.Module([node], [])
+    exec(compile(module, f"<peakmem {name}>", "exec"), space)
+    function: Any = space["call"]
+    if node.args.args[0].arg == "self":
+
+        def call(args: list[Any]) -> Any:
+            return function(None, args)
+
+        return call
+    result: Call = function
+    return result
+
+
+def graph_name(path: Path) -> str:
+    """Inductor's name of a graph, from the first lines of its wrapper (``0_backward``), else the file's."""
+    try:
+        with path.open() as file:
+            for _, line in zip(range(5), file):
+                if line.startswith("# AOT ID:"):
+                    return line.split("'")[1]
+    except (OSError, IndexError, UnicodeDecodeError):
+        pass
+    return path.stem
+
+
+def _owned(wrapper: Wrapper, profile: Profile) -> set[str]:
+    freed = set(profile.freed)
+    return {n for n in wrapper.inputs if n in profile.names and profile.names[n].storage in freed}
+
+
+def _check_measurable(wrapper: Wrapper, args: list[Any]) -> None:
+    import torch
+
+    if any(device != "cpu" for device in wrapper.devices):
+        raise PeakmemError(
+            f"the graph allocates on {', '.join(d for d in wrapper.devices if d != 'cpu')}; only CPU graphs are permuted"
+        )
+    for name, value in zip(wrapper.inputs, args):
+        if isinstance(value, torch.Tensor) and (value.device.type != "cpu" or value.layout is not torch.strided or value.is_mkldnn):
+            raise PeakmemError(f"argument {name} is no plain CPU tensor; the graph is left as it is")

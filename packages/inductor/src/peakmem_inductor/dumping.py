@@ -1,0 +1,51 @@
+"""Writing a wrapper and its profile to a folder, so that they can be studied anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from peakmem.files import write_atomically
+
+from peakmem_inductor.profile import Profile, profile_path
+from peakmem_inductor.wrapper import Wrapper
+
+
+def write_dump(folder: Path, name: str, wrapper: Wrapper, profile: Profile) -> Path:
+    """Write ``name.py`` and ``name.peakmem.json``; an existing pair gets a number. Returns the path of the wrapper."""
+    path = folder / f"{name}.py"
+    number = 2
+    while path.exists() or profile_path(path).exists():
+        path = folder / f"{name}_{number}.py"
+        number += 1
+    write_atomically(profile_path(path), profile.to_bytes())
+    write_atomically(path, wrapper.source.encode())
+    return path
+
+
+@contextmanager
+def dump(folder: str | Path) -> Iterator[Callable[[], list[Path]]]:
+    """While it is open, every graph that makes its first call under ``backend="peakmem"`` is dumped to ``folder``.
+
+    >>> with peakmem_inductor.dump("wrappers") as written:      # doctest: +SKIP
+    ...     torch.compile(net, backend="peakmem")(x)
+    >>> written()                                               # doctest: +SKIP
+    [PosixPath('wrappers/0_inference.py')]
+
+    Parameters
+    ----------
+    folder : str or Path
+        Created if it is missing.
+    """
+    from peakmem_inductor import dispatch
+
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    before = set(place.glob("*.py"))
+    previous = dispatch.dump_folder
+    dispatch.dump_folder = place
+    try:
+        yield lambda: sorted(set(place.glob("*.py")) - before)
+    finally:
+        dispatch.dump_folder = previous

@@ -1,0 +1,45 @@
+"""The frontend ``inductor``: dumped wrappers. Importing it imports neither torch nor numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from peakmem.frontend import Option, RuntimeStatus
+
+if TYPE_CHECKING:
+    from peakmem_inductor.model import InductorModel
+
+
+class InductorFrontend:
+    """Reads wrappers that ``peakmem_inductor.dump`` wrote, or any wrapper of Inductor."""
+
+    name = "inductor"
+    description = "PyTorch Inductor wrappers (wrapper.py with wrapper.peakmem.json beside it)"
+    options = (
+        Option(
+            "profile",
+            "text",
+            "Recorded profile of the wrapper (default: NAME.peakmem.json beside NAME.py, else sizes from the text).",
+            metavar="FILE",
+        ),
+    )
+
+    def sniff(self, path: Path, head: bytes) -> bool:
+        from peakmem_inductor.wrapper import looks_like_wrapper
+
+        return looks_like_wrapper(head)
+
+    def load(self, path: Path, options: Mapping[str, Any]) -> InductorModel:
+        from peakmem_inductor.model import load_model
+
+        return load_model(path, options)
+
+    def runtimes(self) -> tuple[RuntimeStatus, ...]:
+        from peakmem_inductor.model import PIP, torch_version
+
+        return (RuntimeStatus("torch", torch_version(), PIP),)
+
+
+frontend = InductorFrontend()

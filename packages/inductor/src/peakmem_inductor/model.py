@@ -1,0 +1,261 @@
+"""A dumped wrapper as a `peakmem.frontend.Model`; torch is needed only to verify."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from peakmem.errors import InputError, PeakmemError, RuntimeFailed, RuntimeMissing, UsageError
+from peakmem.files import check_output, write_atomically
+from peakmem.frontend import Progress, Verification
+from peakmem.program import Program
+from peakmem.schedule import Schedule
+
+from peakmem_inductor.graph import Graph, build_graph, simulate
+from peakmem_inductor.profile import Profile, profile_path, read_profile
+from peakmem_inductor.statictext import profile_from_text
+from peakmem_inductor.wrapper import Wrapper, parse_wrapper
+
+if TYPE_CHECKING:
+    from peakmem.ordering import Ordering
+
+PIP = "pip install 'peakmem-inductor[torch]'"
+QUANTITY = "bytes_above_entry"
+TIMEOUT = 900
+
+
+def torch_version() -> str | None:
+    """Installed version of torch, found without importing it; None if there is none."""
+    try:
+        return version("torch") if find_spec("torch") is not None else None
+    except (PackageNotFoundError, ValueError):
+        return None
+
+
+class InductorModel:
+    """A wrapper and what a run of it recorded.
+
+    Parameters
+    ----------
+    wrapper : Wrapper
+    profile : Profile
+    path : Path, optional
+    """
+
+    frontend = "inductor"
+    quantity = QUANTITY
+
+    def __init__(self, wrapper: Wrapper, profile: Profile, path: Path | None = None, notes: tuple[str, ...] = ()) -> None:
+        self.wrapper = wrapper
+        self.profile = profile
+        self.path = path
+        self._notes = notes
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The wrapper as a program that can be permuted."""
+        return build_graph(self.wrapper, self.profile)
+
+    @property
+    def program(self) -> Program:
+        return self.graph.program
+
+    @property
+    def digest(self) -> str:
+        return self.wrapper.digest
+
+    @property
+    def input_rule(self) -> str:
+        freed = len(self.profile.freed)
+        how = "recorded as" if self.profile.recorded else "taken as"
+        return (
+            f"all arguments are resident from entry; {freed} {how} released by the wrapper are freed after their last "
+            "use, the others belong to the caller"
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        found = [*self._notes, *self.profile.notes]
+        if self.graph.data_dependent:
+            found.append("some sizes depend on data: bytes are those of the recorded run")
+        if any(d != "cpu" for d in self.wrapper.devices):
+            found.append("a GPU wrapper: ordered by requested bytes; peakmem does not run it")
+        elif self.profile.recorded:
+            found.append(
+                "counted is what torch's CPU allocator is asked for; what oneDNN and MKL keep for themselves is not"
+            )
+        measured = self.profile.measured_peak
+        if measured is not None and measured != self.predicted_bytes:
+            found.append(
+                f"the recorded run took {measured:,} bytes where {self.predicted_bytes:,} are modelled: control flow "
+                "releases memory inside a branch"
+            )
+        return tuple(found)
+
+    @cached_property
+    def predicted_bytes(self) -> int:
+        return simulate(self.wrapper, self.profile)
+
+    def schedule(self, ordering: Ordering, *, deadline: float | None = None) -> Schedule:
+        return Schedule(orders=dict(ordering.orders))
+
+    def apply(self, schedule: Schedule) -> InductorModel:
+        """The wrapper with its statements permuted; the original text if that would not need less.
+
+        Raises
+        ------
+        UsageError
+            For a schedule with recomputed copies.
+        """
+        if schedule.expansion is not None:
+            raise UsageError("inductor: recomputed statements cannot be written into a wrapper yet; order without them")
+        order = schedule.orders.get("", tuple(range(len(self.program))))
+        text = self.graph.emit(order)
+        wrapper = parse_wrapper(text, where="the permuted wrapper")
+        profile = replace(self.profile, digest=wrapper.digest, measured_peak=None)
+        predicted = simulate(wrapper, profile)
+        if predicted != self.graph.predicted(order):
+            raise PeakmemError(
+                f"{self.path}: the permuted text needs {predicted:,} bytes where the model says "
+                f"{self.graph.predicted(order):,}; this is a fault of peakmem, please report it with the file"
+            )
+        if predicted >= self.predicted_bytes:
+            return InductorModel(self.wrapper, self.profile, None, (*self._notes, "left as it is: no order needs less"))
+        return InductorModel(wrapper, profile, None, self._notes)
+
+    def save(self, path: Path, *, force: bool = False) -> None:
+        """Write the wrapper and, beside it, its profile."""
+        beside = profile_path(path)
+        source = self.path
+        check_output(path, source=source, force=force)
+        if self.profile.recorded:
+            check_output(beside, source=profile_path(source) if source else None, force=force)
+            write_atomically(beside, self.profile.to_bytes(), force=force)
+        write_atomically(path, self.wrapper.source.encode(), source=source, force=force)
+
+    def verify(self, other: InductorModel, *, progress: Progress | None = None) -> Verification:
+        """Run both wrappers in a child process on the same random arguments of the recorded shapes."""
+        installed = torch_version()
+        if installed is None:
+            raise RuntimeMissing(f"torch is not installed; bring it with: {PIP}")
+        if any(d != "cpu" for d in self.wrapper.devices):
+            raise RuntimeFailed("a GPU wrapper: peakmem only runs CPU wrappers, nothing was measured")
+        if not self.profile.recorded:
+            raise RuntimeFailed("no recorded profile: the arguments are not known well enough to run the wrapper")
+        opaque = [n for n, x in self.profile.constants.items() if x is None]
+        if opaque:
+            raise RuntimeFailed(f"the constant {opaque[0]} has an opaque format that a dump cannot hold; nothing was measured")
+        if progress is not None:
+            progress("compiling and running both wrappers")
+        row = _run_child([self, other])
+        failures = []
+        if row["difference"]:
+            if row["reproducible"]:
+                failures.append(f"{row['difference']} has other bits in the permuted wrapper")
+            else:
+                failures.append(f"{row['difference']} differs even between two runs of the original wrapper")
+        predicted = (self.predicted_bytes, other.predicted_bytes)
+        for what, measured, modelled in zip(("the original", "the permuted"), row["peaks"], predicted):
+            if measured != modelled:
+                failures.append(f"{what} wrapper took {measured:,} bytes, modelled were {modelled:,}")
+        notes = [f"random arguments of the recorded shapes, {row['threads']} thread(s)"]
+        if row["torch"].split("+")[0] != self.profile.torch.split("+")[0]:
+            notes.append(f"recorded with torch {self.profile.torch}, run with {row['torch']}")
+        return Verification(
+            runtime="torch",
+            version=row["torch"],
+            quantity=QUANTITY,
+            baseline_bytes=row["peaks"][0],
+            optimized_bytes=row["peaks"][1],
+            baseline_predicted=predicted[0],
+            predicted_bytes=predicted[1],
+            bitwise_identical=not row["difference"],
+            compared=f"{row['outputs']} outputs and {row['arguments']} arguments of one run",
+            failures=tuple(failures),
+            notes=tuple(notes),
+        )
+
+    def extras(self, other: InductorModel, verification: Verification | None) -> dict[str, Any]:
+        return {
+            "torch": self.profile.torch or None,
+            "threads": self.profile.threads or None,
+            "recorded_peak": self.profile.measured_peak,
+            "data_dependent": self.graph.data_dependent,
+            "devices": list(self.wrapper.devices),
+        }
+
+
+def load_model(path: Path, options: Mapping[str, Any]) -> InductorModel:
+    """Read a dumped wrapper with its profile, or without one from its text alone.
+
+    Raises
+    ------
+    InputError
+        When the text is no wrapper, holds an unknown statement, or the profile is of another wrapper.
+    """
+    try:
+        source = path.read_bytes().decode()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: is not text; give a wrapper that Inductor wrote") from None
+    wrapper = parse_wrapper(source, where=str(path))
+    given = options.get("profile")
+    beside = Path(given) if given else profile_path(path)
+    if given or beside.exists():
+        profile = read_profile(beside)
+        if profile.digest != wrapper.digest:
+            raise InputError(f"{beside}: was recorded for another wrapper than {path}; dump both again")
+    else:
+        profile = profile_from_text(wrapper)
+        if torch_version() is not None and any(f.kind == "operator" for f in wrapper.forms):
+            from peakmem_inductor.effects import operator_effects
+
+            profile = replace(profile, operators={k: operator_effects(k) for k in profile.operators})
+    model = InductorModel(wrapper, profile, path)
+    try:
+        _ = model.graph, model.predicted_bytes
+    except KeyError as error:
+        raise InputError(f"{path}: the size of {error} is not known; dump the wrapper with its profile") from None
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    return model
+
+
+def _run_child(models: list[InductorModel]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="peakmem-") as folder:
+        files = []
+        for i, model in enumerate(models):
+            text, profile = Path(folder) / f"wrapper{i}.py", Path(folder) / f"wrapper{i}.json"
+            text.write_text(model.wrapper.source)
+            profile.write_bytes(replace(model.profile, digest=model.digest).to_bytes())
+            files += [str(text), str(profile)]
+        result = Path(folder) / "result.json"
+        environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        try:
+            run = subprocess.run(
+                [sys.executable, "-m", "peakmem_inductor.child", str(result), *files],
+                capture_output=True, text=True, timeout=TIMEOUT, env=environment, cwd=folder,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise RuntimeFailed(f"the wrappers did not finish within {TIMEOUT} s; nothing was measured") from None
+        if run.returncode or not result.exists():
+            last = next((r for r in reversed(run.stderr.splitlines()) if r.strip()), f"exit code {run.returncode}")
+            raise RuntimeFailed(f"the wrapper could not be run: {last.strip()[:300]}")
+        row = json.loads(result.read_text())
+    if "missing" in row:
+        raise RuntimeMissing(row["missing"])
+    if "error" in row:
+        raise RuntimeFailed(f"the wrapper could not be run: {row['error']}")
+    found: dict[str, Any] = row
+    return found

@@ -1,0 +1,295 @@
+"""Running wrappers under the counting allocator: recording a profile, and measuring without one."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from peakmem_inductor.allocator import Counter, counting
+from peakmem_inductor.effects import operator_effects
+from peakmem_inductor.graph import merged_blocks
+from peakmem_inductor.profile import Layout, Profile
+from peakmem_inductor.wrapper import Form, Wrapper
+
+Call = Callable[[list[Any]], Any]
+_PM = "_peakmem_recorder"
+_RESULT = "_peakmem_result"
+
+
+def layout_of(value: Any, storage: str) -> Layout:
+    """Layout of a plain tensor."""
+    return Layout(
+        value.untyped_storage().nbytes(),
+        tuple(map(int, value.shape)),
+        tuple(map(int, value.stride())),
+        int(value.storage_offset()),
+        str(value.dtype),
+        storage,
+    )
+
+
+@dataclass
+class Recorder:
+    """What an instrumented ``call`` reports to: its statements, names and arguments."""
+
+    wrapper: Wrapper
+    counter: Counter | None = None
+    names: dict[str, Layout] = field(default_factory=dict)
+    numbers: dict[str, str] = field(default_factory=dict)
+    symbols: dict[str, int] = field(default_factory=dict)
+    released: set[str] = field(default_factory=set)
+    workspaces: dict[str, int] = field(default_factory=dict)
+    others: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._weak: dict[str, tuple[Any, int]] = {}
+        self._owner: dict[int, str] = {}
+        self._unclaimed: set[int] = set()
+        self._now = 0
+        self._open: list[tuple[str, int, int]] = []  # statements since the last allocation: text, before, peak
+        self._born: dict[str, int] = {}
+        self._running = False
+
+    def enter(self, args: Sequence[Any]) -> None:
+        """Before anything runs: who the arguments are."""
+        import torch
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        for name, value in zip(self.wrapper.inputs, args):
+            if not isinstance(value, torch.Tensor):
+                self.numbers[name] = repr(value)
+                continue
+            storage = value.untyped_storage()
+            self._bind(name, value, storage)
+            root = self.names[name].storage
+            if root == name:
+                self._weak[name] = (StorageWeakRef(storage), storage.nbytes())
+
+    def _bind(self, name: str, value: Any, storage: Any) -> bool:
+        """Record a tensor; True if its storage is new: allocated since the last name was bound, or an argument's."""
+        pointer, size = storage.data_ptr(), storage.nbytes()
+        new = pointer in self._unclaimed if self._running else pointer not in self._owner
+        fresh = size == 0 or new
+        root = name if fresh else self._owner.get(pointer, "?")
+        if fresh and size:
+            self._unclaimed.discard(pointer)
+            self._owner[pointer] = name
+        self.names[name] = layout_of(value, root)
+        return fresh
+
+    def start(self, counter: Counter) -> None:
+        self.counter = counter
+        self._running = True
+        counter.mark()
+
+    def mark(self, text: str | None = None) -> None:
+        """After a statement: ``text`` names a call whose workspace is wanted."""
+        assert self.counter is not None
+        outside = 0
+        for name, (reference, size) in list(self._weak.items()):
+            if reference.expired():
+                outside += size
+                self.released.add(name)
+                del self._weak[name]
+        before = self._now
+        high, self._now, events = self.counter.mark(outside)
+        for pointer, size in events:
+            if size >= 0:
+                self._unclaimed.add(pointer)
+            else:
+                self._unclaimed.discard(pointer)
+        if text is not None:
+            self._open = [(text, before, high)]
+            self._born[text] = 0
+            self.workspaces[text] = max(self.workspaces.get(text, 0), high - before, 0)
+
+    def seen(self, name: str, value: Any, text: str | None = None) -> None:
+        """A name was bound; ``text`` names the call that made it."""
+        import torch
+
+        if isinstance(value, bool | int | float):
+            self.numbers[name] = repr(value)
+            if isinstance(value, int) and not isinstance(value, bool):
+                self.symbols[name] = value
+            return
+        if not isinstance(value, torch.Tensor):
+            if value is not None and not isinstance(value, tuple | list):
+                self.others.add(name)
+            return
+        if value.layout is not torch.strided or value.is_mkldnn:
+            self.others.add(name)
+            return
+        storage = value.untyped_storage()
+        fresh = self._bind(name, value, storage)
+        if text is not None and fresh and self._open and self._open[0][0] == text:
+            self._born[text] += storage.nbytes()
+            _, before, high = self._open[0]
+            self.workspaces[text] = max(0, high - before - self._born[text])
+
+    def leave(self) -> None:
+        """After everything but the results was deleted."""
+        self.mark()
+
+
+def instrument(wrapper: Wrapper, namespace: Mapping[str, Any]) -> tuple[Call, Recorder]:
+    """``call`` with a report after every statement; the statements themselves are unchanged.
+
+    Parameters
+    ----------
+    wrapper : Wrapper
+    namespace : mapping
+        Globals of the wrapper's module; copied.
+    """
+    recorder = Recorder(wrapper)
+    tree = ast.parse(wrapper.source)
+    call = next(
+        n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "call" and n.lineno <= wrapper.body_lines[0]
+        and n.end_lineno is not None and n.end_lineno >= wrapper.body_lines[1]
+    )  # fmt: skip
+    forms = {(f.line, id(f)): f for f in wrapper.forms}
+    by_line: dict[int, list[Form]] = {}
+    for f in forms.values():
+        by_line.setdefault(f.line, []).append(f)
+    groups = {f.line: f.text for f in merged_blocks(wrapper.forms) if f.kind == "block"}
+    made_by = _makers(wrapper)
+    local = set(wrapper.inputs)
+    body: list[ast.stmt] = []
+    block_text: list[str | None] = [None]
+
+    def report(statement: str) -> None:
+        body.extend(ast.parse(statement).body)
+
+    def flush_block() -> None:
+        if block_text[0] is not None:
+            report(f"{_PM}.mark({block_text[0]!r})")
+            block_text[0] = None
+
+    def add(statements: Sequence[ast.stmt]) -> None:
+        for node in statements:
+            if isinstance(node, ast.With):
+                add(node.body)  # not run: see `record_profile`
+                continue
+            queue = by_line.get(node.lineno, [])
+            form = queue.pop(0) if queue else None
+            if isinstance(node, ast.Return):
+                flush_block()
+                assert node.value is not None
+                body.append(ast.Assign([ast.Name(_RESULT, ast.Store())], node.value))
+                live = sorted(local)
+                if live:
+                    report("\n".join(f"{n} = None" for n in live))
+                report(f"{_PM}.leave()")
+                body.append(ast.Return(ast.Name(_RESULT, ast.Load())))
+                continue
+            if form is None:  # unpacking
+                body.append(node)
+                continue
+            if form.kind != "block":
+                flush_block()
+            elif block_text[0] is None:
+                block_text[0] = groups[form.line]
+            body.append(node)
+            local.update(form.defines)
+            local.difference_update(form.deletes)
+            if form.kind in ("kernel", "extern", "operator"):
+                report(f"{_PM}.mark({form.text!r})")
+            elif form.kind in ("allocation", "delete"):
+                report(f"{_PM}.mark()")
+            if form.kind == "block":
+                local.update(form.deletes)
+            elif form.kind not in ("none", "delete", "context"):
+                for name in form.defines:
+                    report(f"{_PM}.seen({name!r}, {name}, {made_by.get(name)!r})")
+
+    add(call.body)
+    arguments = [a.arg for a in call.args.args]
+    module = ast.parse("def _peakmem_instrumented(): pass")
+    function = module.body[0]
+    assert isinstance(function, ast.FunctionDef)
+    function.args, function.body = call.args, body
+    ast.fix_missing_locations(module)
+    space = dict(namespace)
+    space[_PM] = recorder
+    exec(compile(module, "<peakmem instrumented>", "exec"), space)
+    inner = space["_peakmem_instrumented"]
+    if arguments[:1] == ["self"]:
+        return (lambda args: inner(None, args)), recorder
+    return inner, recorder
+
+
+def _makers(wrapper: Wrapper) -> dict[str, str]:
+    """Name -> text of the call that returned it, through tuples."""
+    result: dict[str, str] = {}
+    for form in merged_blocks(wrapper.forms):
+        if form.kind in ("kernel", "extern", "operator", "block"):
+            result.update(dict.fromkeys(form.defines, form.text))
+        elif form.kind == "getitem" and form.target in result:
+            result[form.defines[0]] = result[form.target]
+    return result
+
+
+def record_profile(wrapper: Wrapper, namespace: Mapping[str, Any], args: list[Any]) -> tuple[Any, Profile]:
+    """Run the wrapper once, as it is, and record it; ``args`` is emptied as ``call`` does.
+
+    Returns
+    -------
+    result
+        What ``call`` returned.
+    profile : Profile
+
+    Raises
+    ------
+    RuntimeMissing
+        Without a C++ compiler.
+    Exception
+        Whatever ``call`` raises.
+    """
+    import torch
+
+    run, recorder = instrument(wrapper, namespace)
+    recorder.enter(args)
+    with counting() as counter:
+        recorder.start(counter)
+        result = run(args)
+        peak = counter.peak
+    operators = {
+        f.target: operator_effects(f.target) for f in wrapper.forms if f.kind == "operator"
+    }
+    constants: dict[str, Layout | None] = {}
+    for name in wrapper.constants:
+        value = namespace.get(name)
+        if not isinstance(value, torch.Tensor):
+            continue
+        plain = value.layout is torch.strided and not value.is_mkldnn
+        constants[name] = layout_of(value, name) if plain else None
+    notes = tuple(f"{name} is an opaque tensor" for name in sorted(recorder.others))
+    profile = Profile(
+        digest=wrapper.digest,
+        torch=torch.__version__,
+        threads=torch.get_num_threads(),
+        names=recorder.names,
+        freed=tuple(sorted(recorder.released)),
+        symbols=recorder.symbols,
+        workspaces=recorder.workspaces,
+        operators=operators,
+        measured_peak=peak,
+        numbers=recorder.numbers,
+        constants=constants,
+        notes=notes,
+    )
+    return result, profile
+
+
+def measure(wrapper: Wrapper, namespace: Mapping[str, Any], args: list[Any], *, poison: bool = False) -> tuple[Any, int]:
+    """Run a wrapper once and measure its peak above entry in bytes; arguments it releases count as it does so.
+
+    ``poison`` fills every fresh block, so that reading what nobody wrote cannot go unnoticed.
+    """
+    run, recorder = instrument(wrapper, namespace)
+    recorder.enter(args)
+    with counting(poison=poison) as counter:
+        recorder.start(counter)
+        result = run(args)
+        return result, counter.peak

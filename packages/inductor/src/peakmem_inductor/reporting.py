@@ -1,0 +1,110 @@
+"""What happened to each graph compiled with ``backend="peakmem"``."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass
+class GraphReport:
+    """One graph at one set of shapes and threads; all bytes are above entry of the call.
+
+    Attributes
+    ----------
+    name : str
+        ``0_forward``, ``0_backward``, ``0_inference``: Inductor's own name.
+    state : {"permuted", "kept", "left alone", "restored"}
+        ``kept``: no better order exists or was found. ``left alone``: not understood or not measurable. ``restored``:
+        the verification failed.
+    reason : str
+        Of the last two.
+    candidate : str
+        Setting of Inductor whose wrapper runs.
+    statements : int
+    before : int or None
+        Measured peak of the untouched wrapper.
+    after : int or None
+        Modelled peak of what runs now.
+    measured : int or None
+        Measured peak of what runs now, where it was verified.
+    bound : int or None
+        No order of the statements of this wrapper has a lower peak.
+    certified : bool
+        The bound is proved by a certificate that the independent checker accepted, and ``after`` reaches it.
+    identical : bool or None
+        Outputs and mutated arguments had the same bits in the verifying run.
+    data_dependent : bool
+        Sizes depend on data: bytes are those of the first call.
+    seconds : float
+        Spent on recording, ordering and verifying.
+    """
+
+    name: str
+    state: str = "left alone"
+    reason: str = ""
+    candidate: str = "default"
+    statements: int = 0
+    threads: int = 0
+    before: int | None = None
+    after: int | None = None
+    measured: int | None = None
+    bound: int | None = None
+    certified: bool = False
+    identical: bool | None = None
+    data_dependent: bool = False
+    seconds: float = 0.0
+    path: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Report(list[GraphReport]):
+    """A list of `GraphReport`; prints as a table."""
+
+    def __str__(self) -> str:
+        if not self:
+            return "no graph has run yet under backend='peakmem'"
+        head = ("graph", "statements", "before", "after", "bound", "", "state")
+        rows = [head]
+        for g in self:
+            proof = "certified optimal" if g.certified else "best found" if g.bound is not None else ""
+            state = g.state + (f": {g.reason}" if g.reason else "")
+            rows.append((g.name, str(g.statements), _n(g.before), _n(g.after), _n(g.bound), proof, state))
+        widths = [max(len(r[i]) for r in rows) for i in range(len(head) - 1)]
+        return "\n".join(
+            "  ".join((r[0].ljust(widths[0]), *(r[i].rjust(widths[i]) for i in range(1, len(widths))), r[-1])).rstrip()
+            for r in rows
+        )
+
+    __repr__ = __str__
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [g.to_json() for g in self]
+
+
+def _n(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+_reports = Report()
+_lock = threading.Lock()
+
+
+def add(report: GraphReport) -> None:
+    with _lock:
+        _reports.append(report)
+
+
+def report() -> Report:
+    """Reports of all graphs that have run so far, in the order of their first calls."""
+    with _lock:
+        return Report(_reports)
+
+
+def reset() -> None:
+    """Forget the reports."""
+    with _lock:
+        _reports.clear()

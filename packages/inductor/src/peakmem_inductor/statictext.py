@@ -1,0 +1,168 @@
+"""A profile derived from the text of a wrapper alone: sizes as they are written, nothing measured.
+
+Good enough to look at somebody's wrapper, and for GPU wrappers, which peakmem orders but does not run. Every guess is
+named in ``Profile.notes``.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any
+
+from peakmem_inductor.effects import BARRIER, Effects
+from peakmem_inductor.graph import merged_blocks
+from peakmem_inductor.profile import Layout, Profile
+from peakmem_inductor.regions import evaluate
+from peakmem_inductor.wrapper import Form, Wrapper, dotted
+
+_RANDOM = re.compile(r"rand|dropout|bernoulli|multinomial|normal|poisson|exponential|cauchy|geometric|uniform")
+_READ_ONLY = re.compile(
+    r"^(torch\.ops\.)?(aten|mkldnn|mkl)\.(_?scaled_dot_product\w+|convolution(_backward)?|_convolution_pointwise|_mkl_linear|"
+    r"_linear_pointwise|max_pool\w+|avg_pool\w+|_adaptive_avg_pool\w+|native_\w+|topk|sort|cumsum|_fft\w+|bmm|mm|addmm|"
+    r"embedding_dense_backward|nonzero|upsample\w+|grid_sampler\w+)(\.default|\.stable|\.values)?$"
+)
+
+
+def text_effects(target: str) -> Effects:
+    """Effects of an operator judged by its name, for want of its schema: known readers, else a full barrier."""
+    if _RANDOM.search(target) or not _READ_ONLY.match(target):
+        return BARRIER
+    return Effects({})
+
+
+def profile_from_text(wrapper: Wrapper) -> Profile:
+    """Sizes from the allocations, asserts and example arguments of the text; workspaces unknown and taken as 0."""
+    return _Deriver(wrapper).derive()
+
+
+class _Deriver:
+    def __init__(self, wrapper: Wrapper) -> None:
+        self.wrapper = wrapper
+        self.names: dict[str, Layout] = {}
+        self.symbols: dict[str, int] = {}
+        self.numbers: dict[str, str] = {}
+        self.guessed: list[str] = []
+
+    def derive(self) -> Profile:
+        self.arguments()
+        asserted = self.asserted()
+        freed: set[str] = set()
+        for form in merged_blocks(self.wrapper.forms):
+            if form.kind == "symbol":
+                value = self.symbols.get(form.target)
+                if value is not None:
+                    self.symbols[form.defines[0]] = value
+            elif form.kind == "allocation":
+                self.allocation(form)
+            elif form.kind in ("view", "rename") and form.target in self.names:
+                self.alias(form)
+            elif form.kind in ("extern", "operator", "block"):
+                dtype = next((self.names[n].dtype for n in form.uses if n in self.names), "torch.float32")
+                for name in form.defines:
+                    self.result(name, asserted.get(name), dtype)
+            elif form.kind == "getitem":
+                base = self.names.get(form.target)
+                dtype = base.dtype if base else "torch.float32"
+                self.result(form.defines[0], asserted.get(form.defines[0]), dtype)
+            freed.update(n for n in form.deletes if n in self.wrapper.inputs and not re.match(r"(primals_|arg)\d", n))
+        notes = [
+            "no recorded profile: sizes are read from the text, workspaces of operators are unknown and taken as 0",
+            "arguments named primals_* or arg* are taken as the caller's, others that are deleted as freed",
+        ]
+        if self.guessed:
+            shown = ", ".join(self.guessed[:5]) + (", ..." if len(self.guessed) > 5 else "")
+            notes.append(f"the element type of {shown} is taken from the operator's arguments")
+        effects = {f.target: text_effects(f.target) for f in self.wrapper.forms if f.kind == "operator"}
+        return Profile(
+            digest=self.wrapper.digest,
+            torch="",
+            threads=0,
+            names=self.names,
+            freed=tuple(sorted(freed)),
+            symbols=self.symbols,
+            operators=effects,
+            numbers=self.numbers,
+            notes=tuple(notes),
+        )
+
+    def arguments(self) -> None:
+        """From ``get_args`` or ``benchmark_compiled_module`` at the end of the file, else from the asserts."""
+        tree = ast.parse(self.wrapper.source)
+        for function in tree.body:
+            if isinstance(function, ast.FunctionDef) and function.name in ("get_args", "benchmark_compiled_module"):
+                for node in function.body:
+                    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                        self.argument(node.targets[0].id, node.value)
+        for form in self.wrapper.forms:
+            if form.kind != "assert" or not isinstance(form.node, ast.Expr) or not isinstance(form.node.value, ast.Call):
+                continue
+            call = form.node.value
+            if len(call.args) >= 3 and isinstance(call.args[0], ast.Name):
+                name = call.args[0].id
+                if name in self.wrapper.inputs and name not in self.names:
+                    self.guessed.append(name)
+                    self.bind(name, call.args[1], call.args[2], "torch.float32")
+
+    def argument(self, name: str, value: ast.expr) -> None:
+        if name not in self.wrapper.inputs:
+            return
+        if isinstance(value, ast.Constant) and isinstance(value.value, int):
+            self.symbols[name] = value.value
+            self.numbers[name] = repr(value.value)
+        elif isinstance(value, ast.Call) and dotted(value.func) in ("rand_strided", "torch.as_strided"):
+            args = value.args if dotted(value.func) == "rand_strided" else value.args[1:]
+            dtype = next((ast.unparse(k.value) for k in value.keywords if k.arg == "dtype"), "torch.float32")
+            self.bind(name, args[0], args[1], dtype)
+
+    def bind(self, name: str, size: ast.expr, stride: ast.expr, dtype: str, storage: str = "") -> None:
+        shape, steps = evaluate(size, self.symbols), evaluate(stride, self.symbols)
+        if isinstance(shape, tuple) and isinstance(steps, tuple):
+            bare = Layout(0, shape, steps, 0, dtype, storage or name)
+            self.names[name] = Layout(bare.own_bytes, shape, steps, 0, dtype, storage or name)
+
+    def asserted(self) -> dict[str, tuple[ast.expr, ast.expr]]:
+        found = {}
+        for form in self.wrapper.forms:
+            node: Any = form.node
+            if form.kind == "assert" and isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+                args = node.value.args
+                if len(args) >= 3 and isinstance(args[0], ast.Name) and dotted(node.value.func) == "assert_size_stride":
+                    found[args[0].id] = (args[1], args[2])
+        for form in reversed(self.wrapper.forms):  # asserts stand on the last of several names
+            if form.kind == "rename" and form.defines[0] in found:
+                found.setdefault(form.target, found[form.defines[0]])
+        return found
+
+    def allocation(self, form: Form) -> None:
+        node: Any = form.node
+        args = node.value.args
+        if len(args) >= 2:
+            dtype = ast.unparse(args[2]) if len(args) > 2 else "torch.float32"
+            for keyword in node.value.keywords:
+                if keyword.arg == "dtype":
+                    dtype = ast.unparse(keyword.value)
+            self.bind(form.defines[0], args[0], args[1], dtype)
+
+    def alias(self, form: Form) -> None:
+        base = self.names[form.target]
+        node: Any = form.node
+        if form.kind == "rename":
+            self.names[form.defines[0]] = base
+            return
+        args = node.value.args
+        self.bind(form.defines[0], args[1], args[2], base.dtype, base.storage)
+        made = self.names.get(form.defines[0])
+        offset = evaluate(args[3], self.symbols)
+        if made is not None and isinstance(offset, int):
+            self.names[form.defines[0]] = Layout(
+                base.bytes, made.shape, made.stride, base.offset + offset, base.dtype, base.storage
+            )
+
+    def result(self, name: str, shape: tuple[ast.expr, ast.expr] | None, dtype: str) -> None:
+        if shape is not None:
+            self.guessed.append(name)
+            self.bind(name, shape[0], shape[1], dtype)
+
+
+

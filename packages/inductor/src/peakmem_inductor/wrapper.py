@@ -1,0 +1,575 @@
+"""Reading a generated wrapper: the statements of its ``call``, one `Form` each, with the names they define and use.
+
+Nothing here needs torch. The text is sliced by lines and never rewritten; a form this module does not know raises
+`UnknownForm`, and whoever asked leaves the whole graph alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from peakmem.errors import InputError
+
+FormKind = Literal[
+    "symbol",
+    "assert",
+    "allocation",
+    "view",
+    "reuse",
+    "rename",
+    "kernel",
+    "extern",
+    "operator",
+    "getitem",
+    "measure",
+    "guard",
+    "none",
+    "delete",
+    "block",
+    "context",
+    "return",
+]
+Access = Literal["r", "w", "rw"]
+"""How a kernel or operator uses one argument: reads it, overwrites it without reading, or both."""
+
+ALLOCATION = re.compile(r"empty_strided(_\w+)?$")
+SYMBOL = re.compile(r"(?:s|u|zuf|ps|ks)\d+$")
+UNBACKED = re.compile(r"\b(?:u|zuf)\d+\b")
+_VIEW = "reinterpret_tensor"
+_MODULE_NAMES = frozenset({_VIEW, "torch", "aten", "device", "max", "min", "inf", "nan", "math", "c_void_p", "None"})
+
+
+class UnknownForm(InputError):
+    """The wrapper holds something this version does not know; the graph must be left as it is."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """One statement of ``call``.
+
+    Attributes
+    ----------
+    kind : FormKind
+    text : str
+        Dedented source, without trailing comment lines.
+    line : int
+        Line in the file, from 1.
+    defines : tuple of str
+        Names assigned.
+    uses : tuple of str
+        Local names read, in order of appearance, each once.
+    deletes : tuple of str
+        Names deleted.
+    target : str
+        Callee (``extern_kernels.mm``), the base of a view, reuse, rename or item.
+    arguments : tuple of (str, ast.expr)
+        Of a kernel, extern or operator: position (``"0"``) or keyword, and the expression.
+    node : ast.stmt
+    """
+
+    kind: FormKind
+    text: str
+    line: int
+    defines: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
+    deletes: tuple[str, ...] = ()
+    target: str = ""
+    arguments: tuple[tuple[str, ast.expr], ...] = field(default=(), repr=False)
+    node: ast.stmt | None = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """A parsed wrapper.
+
+    Attributes
+    ----------
+    source : str
+    inputs : tuple of str
+        Names of the arguments, in order.
+    preamble : tuple of str
+        Text before the first form: unpacking the arguments.
+    forms : tuple of Form
+        All but the closing ``return``.
+    returns : Form
+    outputs : tuple of str
+        Local names in the return expression.
+    kernels : mapping of str to tuple of Access or None
+        For each kernel defined in the file the access of its arguments by position; None for a plain number.
+    body_lines : tuple of (int, int)
+        First and last line of the body of ``call`` (from 1, inclusive).
+    indent : str
+        Indentation of that body.
+    context : str
+        The line of a device guard around the body, or empty; it and what it holds were unwrapped.
+    devices : tuple of str
+        Devices that allocations of the wrapper name (``cpu``, ``cuda``), sorted.
+    """
+
+    source: str
+    inputs: tuple[str, ...]
+    preamble: tuple[str, ...]
+    forms: tuple[Form, ...]
+    returns: Form
+    outputs: tuple[str, ...]
+    kernels: Mapping[str, tuple[Access | None, ...]]
+    body_lines: tuple[int, int]
+    indent: str
+    context: str
+    devices: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """``sha256:...`` of the source."""
+        return "sha256:" + hashlib.sha256(self.source.encode()).hexdigest()
+
+    @property
+    def constants(self) -> tuple[str, ...]:
+        """Plain names that calls of kernels and operators take from the module, sorted."""
+        local = {n for f in self.forms for n in f.defines} | set(self.inputs)
+        return tuple(
+            sorted(
+                {
+                    n.id
+                    for f in self.forms
+                    for _, e in f.arguments
+                    for n in ast.walk(e)
+                    if isinstance(n, ast.Name) and n.id not in local and n.id not in _MODULE_NAMES
+                }
+            )
+        )
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """Names of symbolic sizes, in order of definition."""
+        return tuple(n for f in self.forms if f.kind in ("symbol", "measure") for n in f.defines)
+
+
+def looks_like_wrapper(head: bytes) -> bool:
+    """Whether a file starts like a generated wrapper (its first 4096 bytes are enough)."""
+    return b"AsyncCompile" in head and b"torch._inductor" in head and b"empty_strided" in head
+
+
+def parse_wrapper(source: str, *, where: str = "wrapper") -> Wrapper:
+    """Read a wrapper.
+
+    Raises
+    ------
+    UnknownForm
+        At the first statement that is none of the known forms.
+    InputError
+        When the text is not Python or has no ``call``.
+
+    Notes
+    -----
+    Linear in the length of the text.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        raise InputError(f"{where}: is not Python text ({error}); give a wrapper that Inductor wrote") from None
+    return _Reader(source, tree, where).read()
+
+
+def dotted(node: ast.expr) -> str:
+    """``a.b.c`` of a chain of attributes, or the empty string."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return ""
+    parts.append(node.id)
+    return ".".join(reversed(parts))
+
+
+def names_in(node: ast.AST) -> Iterator[str]:
+    """Names read below a node, in order of appearance, repeated as they stand."""
+    found = [n for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+    found.sort(key=lambda n: (n.lineno, n.col_offset))
+    for n in found:
+        yield n.id
+
+
+class _Reader:
+    def __init__(self, source: str, tree: ast.Module, where: str) -> None:
+        self.source = source
+        self.lines = source.splitlines()
+        self.tree = tree
+        self.where = where
+        self.local: set[str] = set()
+        self.containers: set[str] = set()
+        self.kernels: dict[str, tuple[Access | None, ...]] = {}
+        self.functions: set[str] = set()
+        self.devices: set[str] = set()
+
+    def fail(self, node: ast.AST, what: str) -> UnknownForm:
+        line = getattr(node, "lineno", 0)
+        text = self.lines[line - 1].strip() if 0 < line <= len(self.lines) else ""
+        return UnknownForm(f"{self.where}: line {line}: {what}: {text[:120]!r}; the graph is left as it is")
+
+    def slice(self, node: ast.stmt) -> str:
+        """Text of a statement, dedented; comments after it on the line are kept out."""
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        rows = self.lines[node.lineno - 1 : node.end_lineno]
+        rows[-1] = rows[-1].encode()[: node.end_col_offset].decode()
+        rows[0] = rows[0].encode()[node.col_offset :].decode()
+        if len(rows) > 1:
+            pad = " " * node.col_offset
+            rows[1:] = [r[len(pad) :] if r.startswith(pad) else r for r in rows[1:]]
+        return "\n".join(rows)
+
+    def read(self) -> Wrapper:
+        call: ast.FunctionDef | None = None
+        for node in self.tree.body:
+            if isinstance(node, ast.FunctionDef):
+                if node.name == "call":
+                    call = node
+                else:
+                    self.functions.add(node.name)
+            elif isinstance(node, ast.ClassDef) and node.name == "Runner":
+                for inner in node.body:
+                    if isinstance(inner, ast.FunctionDef) and inner.name == "call":
+                        call = inner
+            elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+                self.kernel(node)
+        if call is None:
+            raise InputError(f"{self.where}: has no call(args); give a wrapper that Inductor wrote")
+        body = list(call.body)
+        inputs: tuple[str, ...] = ()
+        preamble: list[str] = []
+        while body:
+            node = body[0]
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id == "args":
+                target = node.targets[0]
+                elements = target.elts if isinstance(target, ast.Tuple | ast.List) else None
+                if elements is None or not all(isinstance(e, ast.Name) for e in elements):
+                    raise self.fail(node, "cannot read how the arguments are unpacked")
+                inputs = tuple(e.id for e in elements if isinstance(e, ast.Name))
+            elif not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and dotted(node.value.func) == "args.clear"):
+                break
+            preamble.append(self.slice(node))
+            body.pop(0)
+        if len(set(inputs)) != len(inputs):
+            raise self.fail(call, "an argument stands twice")
+        self.local.update(inputs)
+        context = ""
+        forms: list[Form] = []
+        returns: Form | None = None
+        while body:
+            node = body.pop(0)
+            if isinstance(node, ast.With):
+                if context or not _is_device_guard(node):
+                    raise self.fail(node, "an unknown with block")
+                context = self.lines[node.lineno - 1].strip()
+                body = [*node.body, *body]
+                continue
+            if isinstance(node, ast.Return):
+                if body or node.value is None:
+                    raise self.fail(node, "a return in the middle")
+                returns = Form("return", self.slice(node), node.lineno, uses=self.uses(node.value), node=node)
+                break
+            forms.append(self.form(node))
+        if returns is None:
+            raise self.fail(call, "call does not end in a return")
+        assert call.end_lineno is not None
+        first = call.body[0]
+        row = self.lines[first.lineno - 1]
+        return Wrapper(
+            source=self.source,
+            inputs=inputs,
+            preamble=tuple(preamble),
+            forms=tuple(forms),
+            returns=returns,
+            outputs=returns.uses,
+            kernels=self.kernels,
+            body_lines=(first.lineno, call.end_lineno),
+            indent=row[: len(row) - len(row.lstrip())],
+            context=context,
+            devices=tuple(sorted(self.devices)),
+        )
+
+    def uses(self, node: ast.AST) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(n for n in names_in(node) if n in self.local))
+
+    def kernel(self, node: ast.Assign) -> None:
+        """Record a kernel definition of the module."""
+        assert isinstance(node.value, ast.Call)
+        target = node.targets[0]
+        maker = dotted(node.value.func)
+        if not isinstance(target, ast.Name) or not maker.startswith("async_compile."):
+            return
+        strings = [
+            n.value for n in ast.walk(node.value) if isinstance(n, ast.Constant) and isinstance(n.value, str)
+        ]
+        code = max(strings, key=len, default="")
+        if maker == "async_compile.cpp_pybinding":
+            access = cpp_accesses(code)
+        elif maker == "async_compile.triton":
+            access = triton_accesses(code)
+        else:
+            return
+        if access is not None:
+            self.kernels[target.id] = access
+
+    # -- one statement ---------------------------------------------------------------------------------------
+
+    def form(self, node: ast.stmt) -> Form:
+        for handler in _HANDLERS.get(type(node), ()):
+            form = handler(self, node)
+            if form is not None:
+                self.local.update(form.defines)
+                return form
+        raise self.fail(node, "an unknown statement")
+
+    def make(self, kind: FormKind, node: ast.stmt, value: ast.AST | None = None, **more: object) -> Form:
+        used = self.uses(value) if value is not None else ()
+        return Form(kind, self.slice(node), node.lineno, uses=used, node=node, **more)  # type: ignore[arg-type]
+
+    def delete(self, node: ast.stmt) -> Form | None:
+        assert isinstance(node, ast.Delete)
+        if not all(isinstance(t, ast.Name) and t.id in self.local for t in node.targets):
+            return None
+        return self.make("delete", node, deletes=tuple(t.id for t in node.targets if isinstance(t, ast.Name)))
+
+    def guard(self, node: ast.stmt) -> Form | None:
+        """``if not (u0 >= 0): raise RuntimeError(...)``."""
+        assert isinstance(node, ast.If)
+        if node.orelse or len(node.body) != 1 or not isinstance(node.body[0], ast.Raise):
+            return None
+        return self.make("guard", node, node.test)
+
+    def block(self, node: ast.stmt) -> Form | None:
+        """cond and while: a block that calls the graphs of its branches."""
+        stored = {
+            n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        }
+        for n in ast.walk(node):
+            if isinstance(n, ast.Return | ast.Try | ast.With | ast.For | ast.FunctionDef | ast.Raise):
+                return None
+            if isinstance(n, ast.Call):
+                name = dotted(n.func)
+                if not (name in self.functions or name.split(".")[-1] in ("item", "clone", "len", "range")):
+                    return None
+        deleted = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Del)}
+        loaded = self.uses(node)
+        return Form(
+            "block",
+            _without_deletes(self.slice(node)),
+            node.lineno,
+            defines=tuple(sorted(stored)),
+            uses=tuple(dict.fromkeys((*loaded, *sorted(deleted & self.local)))),
+            deletes=tuple(sorted(deleted & self.local)),
+            node=node,
+        )
+
+    def expression(self, node: ast.stmt) -> Form | None:
+        assert isinstance(node, ast.Expr)
+        value = node.value
+        if isinstance(value, ast.Constant):
+            return self.make("none", node)
+        if not isinstance(value, ast.Call):
+            return None
+        name = dotted(value.func)
+        if name.startswith("assert_"):
+            return self.make("assert", node, value)
+        if isinstance(value.func, ast.Call) and dotted(value.func.func).startswith("assert_"):
+            return self.make("assert", node, value)
+        if isinstance(value.func, ast.Call):
+            return None
+        if name in ("torch.cuda.set_device", "torch.xpu.set_device"):
+            return self.make("context", node, value)
+        return self.computation(node, value, ())
+
+    def assignment(self, node: ast.stmt) -> Form | None:
+        assert isinstance(node, ast.Assign)
+        target = node.targets[0]
+        value = node.value
+        if isinstance(value, ast.Constant) and value.value is None:
+            names = tuple(t.id for t in node.targets if isinstance(t, ast.Name))
+            return self.make("none", node, defines=names) if len(names) == len(node.targets) else None
+        if len(node.targets) != 1:
+            return None
+        if isinstance(target, ast.Subscript):
+            return self.container_store(node, target, value)
+        if isinstance(target, ast.Tuple):
+            return self.unpacking(node, target, value)
+        if not isinstance(target, ast.Name):
+            return None
+        name = target.id
+        if isinstance(value, ast.Name):
+            if SYMBOL.match(name):
+                return self.make("symbol", node, value, defines=(name,), target=value.id)
+            if value.id in self.containers:
+                self.containers.add(name)
+                return self.make("block", node, value, defines=(name,))
+            return self.make("rename", node, value, defines=(name,), target=value.id)
+        if isinstance(value, ast.Subscript):
+            base = value.value
+            while isinstance(base, ast.Subscript):
+                base = base.value
+            if isinstance(base, ast.Name) and base.id in self.local:
+                return self.make("getitem", node, value, defines=(name,), target=base.id)
+            return None
+        if isinstance(value, ast.BinOp) and isinstance(value.left, ast.List) and isinstance(value.op, ast.Mult):
+            self.containers.add(name)
+            return self.make("block", node, value, defines=(name,))
+        if isinstance(value, ast.List) and all(dotted(e) or isinstance(e, ast.Subscript) for e in value.elts):
+            self.containers.add(name)
+            return self.make("block", node, value, defines=(name,))
+        if isinstance(value, ast.Call):
+            return self.call(node, name, value)
+        if SYMBOL.match(name) or isinstance(value, ast.BinOp | ast.IfExp | ast.Compare):
+            return self.make("measure", node, value, defines=(name,)) if self.numeric(value) else None
+        return None
+
+    def numeric(self, value: ast.expr) -> bool:
+        """Whether an expression is arithmetic on symbols and numbers."""
+        allowed = (ast.BinOp, ast.UnaryOp, ast.IfExp, ast.Compare, ast.Constant, ast.operator, ast.unaryop, ast.cmpop, ast.Load)
+        return all(
+            isinstance(n, allowed) or (isinstance(n, ast.Name) and SYMBOL.match(n.id)) for n in ast.walk(value)
+        )
+
+    def call(self, node: ast.Assign, name: str, value: ast.Call) -> Form | None:
+        callee = dotted(value.func)
+        if ALLOCATION.match(callee):
+            device = callee.removeprefix("empty_strided").removeprefix("_") or "cpu"
+            for k in value.keywords:
+                if k.arg == "device" and isinstance(k.value, ast.Constant):
+                    device = str(k.value.value).split(":")[0]
+            self.devices.add(device)
+            return self.make("allocation", node, value, defines=(name,), target=callee)
+        if callee == _VIEW:
+            base = value.args[0]
+            if not isinstance(base, ast.Name):
+                return None
+            return self.make("view", node, value, defines=(name,), target=base.id)
+        if callee in ("get_raw_stream", "torch._C._cuda_getCurrentRawStream"):
+            return self.make("context", node, value, defines=(name,))
+        if isinstance(value.func, ast.Attribute) and isinstance(value.func.value, ast.Name):
+            base_name = value.func.value.id
+            if base_name in self.local:
+                if value.func.attr in ("item", "size", "stride", "storage_offset", "numel", "dim"):
+                    return self.make("measure", node, value, defines=(name,), target=base_name)
+                return None
+        if callee in self.functions:
+            return self.make("block", node, value, defines=(name,))
+        if not callee or callee.split(".")[0] in self.local:
+            return None
+        return self.computation(node, value, (name,))
+
+    def computation(self, node: ast.stmt, value: ast.Call, defines: tuple[str, ...]) -> Form | None:
+        callee = dotted(value.func)
+        head = callee.split(".")[0]
+        if any(isinstance(a, ast.Starred) for a in value.args) or any(k.arg is None for k in value.keywords):
+            return None
+        arguments = [(str(i), a) for i, a in enumerate(value.args)]
+        arguments += [(str(k.arg), k.value) for k in value.keywords]
+        kind: FormKind
+        name = callee.removesuffix(".run")
+        if name in self.kernels:
+            kind = "kernel"
+            callee = name
+        elif head == "extern_kernels":
+            kind = "extern"
+        elif callee.startswith(("torch.ops.", "aten.", "inductor_ops.", "_quantized.")):
+            if callee.split(".")[2:3] == ["_c10d_functional"] or "alloc_from_pool" in callee:
+                return None
+            kind = "operator"
+        else:
+            return None
+        return self.make(kind, node, value, defines=defines, target=callee, arguments=tuple(arguments))
+
+    def container_store(self, node: ast.Assign, target: ast.Subscript, value: ast.expr) -> Form | None:
+        """``buf1[0] = buf0``: filling the list that a loop carries."""
+        if isinstance(target.value, ast.Name) and target.value.id in self.containers and isinstance(value, ast.Name):
+            form = self.make("block", node, value)
+            return Form("block", form.text, form.line, uses=(*form.uses, target.value.id), node=node)
+        return None
+
+    def unpacking(self, node: ast.Assign, target: ast.Tuple, value: ast.expr) -> Form | None:
+        """``(a, b) = some_graph(args)`` before a loop."""
+        if not (isinstance(value, ast.Call) and dotted(value.func) in self.functions):
+            return None
+        names = tuple(e.id for e in target.elts if isinstance(e, ast.Name))
+        self.containers.update(names)
+        return self.make("block", node, node, defines=names)
+
+
+_Handler = Callable[[_Reader, ast.stmt], Form | None]
+_HANDLERS: dict[type[ast.stmt], tuple[_Handler, ...]] = {
+    ast.Delete: (_Reader.delete,),
+    ast.If: (_Reader.guard, _Reader.block),
+    ast.While: (_Reader.block,),
+    ast.Expr: (_Reader.expression,),
+    ast.Assign: (_Reader.assignment,),
+}
+
+
+def _is_device_guard(node: ast.With) -> bool:
+    if len(node.items) != 1 or not isinstance(node.items[0].context_expr, ast.Call):
+        return False
+    return dotted(node.items[0].context_expr.func).rsplit(".", 1)[-1] in ("_DeviceGuard", "device", "DeviceGuard")
+
+
+def _without_deletes(text: str) -> str:
+    """A block without its own deletes: they stand in one branch only, ours follow the block."""
+    rows = [
+        re.sub(r"^(\s*)del [\w, ]+$", r"\1pass", row) for row in text.splitlines()
+    ]
+    return textwrap.dedent("\n".join(rows))
+
+
+# -- kernel signatures ---------------------------------------------------------------------------------------
+
+
+def cpp_accesses(code: str) -> tuple[Access | None, ...] | None:
+    """Accesses by position of a C++ kernel, from its signature; None if there is no signature to read.
+
+    ``const T*`` is read. ``in_out_ptr`` is read and written, ``out_ptr`` written only; any other pointer that is not
+    const counts as read and written.
+    """
+    match = re.search(r'extern\s+"C"\s*(?:\w+\s+)*?void\s+\w+\s*\(', code)
+    if match is None:
+        return None
+    depth, end = 1, match.end()
+    while end < len(code) and depth:
+        depth += {"(": 1, ")": -1}.get(code[end], 0)
+        end += 1
+    result: list[Access | None] = []
+    for parameter in filter(None, (p.strip() for p in code[match.end() : end - 1].split(","))):
+        if "*" not in parameter:
+            result.append(None)
+            continue
+        name = parameter.replace("*", " ").split()[-1]
+        if parameter.lstrip().startswith("const"):
+            result.append("r")
+        else:
+            result.append("w" if re.match(r"out_ptr\d+$", name) else "rw")
+    return tuple(result)
+
+
+def triton_accesses(code: str) -> tuple[Access | None, ...] | None:
+    """Accesses by position of a generated Triton kernel, from the names of its parameters."""
+    match = re.search(r"^def triton_\w*\(([^)]*)\)", code, re.M)
+    if match is None:
+        return None
+    result: list[Access | None] = []
+    for parameter in filter(None, (p.strip() for p in match.group(1).split(","))):
+        name = parameter.split(":")[0].strip()
+        if re.match(r"in_ptr\d+$|arg_\w+$", name):
+            result.append("r")
+        elif re.match(r"out_ptr\d+$", name):
+            result.append("w")
+        elif "ptr" in name:
+            result.append("rw")
+        else:
+            result.append(None)
+    return tuple(result)
