@@ -217,8 +217,10 @@ class Lite:
         interpreter.allocate_tensors()
         return interpreter
 
-    def span(self, data: bytes, tensors: list[int]) -> int:
-        """Bytes between the lowest and the highest address of the tensors in the arena."""
+    def span(self, data: bytes, tensors: list[int]) -> int | None:
+        """Bytes between the lowest and the highest address of the tensors in the arena; None without tensors."""
+        if not tensors:
+            return None
         interpreter = self.interpreter(data, False)
         low, high = None, 0
         for t in tensors:
@@ -243,22 +245,27 @@ class Lite:
 
 
 def smallest_arena(tflm: Tflm, data: bytes, model: dict[str, Any], low: int, limit: float) -> dict[str, Any]:
-    """Least multiple of 16 bytes that the interpreter accepts and runs in, found by bisection above ``low``."""
+    """Least multiple of 16 bytes in which the interpreter plans and runs, found by bisection above ``low``.
+
+    ``low`` does not hold head and tail. An arena too small crashes now and then, so every try is a process.
+    """
 
     def works(size: int, invoke: bool) -> bool:
         return "result" in isolated(lambda: tflm.probe(data, size, model if invoke else None), limit)
 
-    high, probes = model["arena"], 2
-    step = 4096
+    high, step, probes = model["arena"], 1024, 0
     while low + step < high:
+        probes += 1
         if works(low + step, False):
             high = low + step
             break
-        low, step, probes = low + step, step * 2, probes + 1
+        low, step = low + step, step * 2
+    # Planning decides; invoking, which takes longer, only confirms.
     for invoke in (False, True):
-        if invoke and works(high, True):
-            break
         if invoke:
+            probes += 1
+            if works(high, True):
+                break
             low, high = high, model["arena"]
         while high - low > 16:
             middle = (low + high) // 32 * 16
@@ -286,7 +293,7 @@ def tflm_job(job: dict[str, Any]) -> dict[str, Any]:
         sizes = dict(re.findall(r"Arena allocation (total|head|tail) (\d+) bytes", found["allocations"]["log"]))
         if len(sizes) == 3 and "error" not in found["allocations"]:
             found.update({name: int(size) for name, size in sizes.items()})
-            found["smallest"] = smallest_arena(tflm, data, model, found["total"] // 16 * 16 - 16, limit)
+            found["smallest"] = smallest_arena(tflm, data, model, (found["total"] - 1) // 16 * 16, limit)
         else:
             continue
         if job["steps"]:
@@ -304,8 +311,7 @@ def lite_job(job: dict[str, Any]) -> dict[str, Any]:
         data = _bytes(model["path"])
         found: dict[str, Any] = {}
         answer["models"].append(found)
-        main = [t for k, t in model["tensors"] if k == 0]
-        found["span"] = isolated(lambda d=data, m=main: lite.span(d, m), limit)
+        found["span"] = isolated(lambda d=data, m=model: lite.span(d, m["span"]), limit)
         if job["steps"]:
             for keep, name in ((True, "tensors"), (False, "outputs")):
                 found[name] = isolated(lambda d=data, m=model, k=keep: lite.run(d, m, job["steps"], k), limit)

@@ -13,7 +13,7 @@ def macs(subgraph: Subgraph, op: Operator) -> int:
     shapes = [tensors[t].shape if t >= 0 else () for t in op.inputs]
     try:
         return _macs(op.op, shapes, tensors[op.outputs[0]].shape)
-    except (IndexError, ZeroDivisionError):
+    except (IndexError, ValueError, ZeroDivisionError):
         return 0
 
 

@@ -1,4 +1,4 @@
-"""Measuring and comparing two models on a real interpreter."""
+"""Measuring and comparing two models on real interpreters."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,15 +21,37 @@ if TYPE_CHECKING:
     from peakmem_tflite.model import TfliteModel
 
 LIMIT = 300.0
-"""Seconds that one piece of work in the interpreter may take."""
+"""Seconds that one piece of work in an interpreter may take."""
+
+
+@dataclass
+class Run:
+    """Both models on one interpreter.
+
+    Attributes
+    ----------
+    runtime, version : str
+    found : list of dict
+        What the child reports of each model; see `peakmem_tflite.child`.
+    compared : str
+        What was compared.
+    failures : list of str
+        What differs.
+    """
+
+    runtime: str
+    version: str
+    found: list[dict[str, Any]]
+    compared: str = ""
+    failures: list[str] = field(default_factory=list)
 
 
 def verify(before: TfliteModel, after: TfliteModel, *, progress: Progress | None = None) -> Verification:
-    """Run two models on the interpreter of ``before.settings.runtime``.
+    """Run two models on the interpreter of ``before.settings.runtime`` and compare.
 
     TFLite Micro: head, tail and total as it records them, the smallest arena by bisection, every tensor of an
     interpreter that keeps them all apart, and the outputs of one that shares the arena as on a device, bit for bit over
-    all steps.
+    all steps. LiteRT and tflite-runtime, where chosen or, beside TFLite Micro, where installed: the bits.
 
     Raises
     ------
@@ -38,12 +61,108 @@ def verify(before: TfliteModel, after: TfliteModel, *, progress: Progress | None
         When the interpreter cannot run a model.
     """
     runtime = before.settings.runtime
+    say: Progress = progress or (lambda _: None)
+    say(f"running both models on {runtime}")
+    run = _run(runtime, before, after)
+    predicted = before.predicted_bytes, after.predicted_bytes
+    if runtime != "tflm":
+        return Verification(
+            runtime=runtime,
+            version=run.version,
+            quantity="arena_head",
+            baseline_bytes=None,
+            optimized_bytes=None,
+            baseline_predicted=predicted[0],
+            predicted_bytes=predicted[1],
+            bitwise_identical=not run.failures,
+            compared=run.compared,
+            failures=tuple(run.failures),
+            notes=(
+                f"arena_head is a quantity of TFLite Micro and was not measured on {runtime}",
+                _without_delegates(runtime),
+                *_span_note(run),
+            ),
+            details={"also": {runtime: _bits(run)}},
+        )
+    failures = list(run.failures)
+    for name, row, expected in zip(("before", "after"), run.found, predicted):
+        if row["head"] != expected:
+            failures.append(f"the measured head {name} is {row['head']} bytes, predicted were {expected}")
+    notes = [
+        "only the head carries over to a device with the same kernels; tail, planner temp and smallest arena are those "
+        "of this 64-bit host"
+    ]
+    arenas = [_arena(model, row) for model, row in zip((before, after), run.found)]
+    if arenas[1]["binds"] == "planner":
+        notes.append(
+            f"the smallest arena ({arenas[1]['smallest_arena']} bytes) is bound by what the memory planner needs while "
+            "it plans, not by the head, and does not shrink with it"
+        )
+    also: dict[str, Any] = {}
+    identical = not run.failures
+    for other in ("litert", "tflite-runtime"):
+        if installed(other) is None:
+            continue
+        say(f"comparing bits on {other}")
+        try:
+            second = _run(other, before, after)
+        except (RuntimeFailed, RuntimeMissing) as error:
+            notes.append(f"not compared on {other}: {error}")
+            continue
+        also[other] = _bits(second)
+        failures += [f"on {other}: {failure}" for failure in second.failures]
+        identical = identical and not second.failures
+        agree = "differ" if second.failures else "are bitwise equal"
+        notes.append(f"on {other} {second.version} {second.compared} {agree} too; {_without_delegates(other)}")
+        notes.extend(_span_note(second))
+    return Verification(
+        runtime=runtime,
+        version=run.version,
+        quantity="arena_head",
+        baseline_bytes=run.found[0]["head"],
+        optimized_bytes=run.found[1]["head"],
+        baseline_predicted=predicted[0],
+        predicted_bytes=predicted[1],
+        bitwise_identical=identical,
+        compared=run.compared,
+        failures=tuple(failures),
+        notes=tuple(notes),
+        details={"arena_before": arenas[0], "arena_after": arenas[1], **({"also": also} if also else {})},
+    )
+
+
+def _without_delegates(runtime: str) -> str:
+    return (
+        f"{runtime} ran with its built-in kernels and no delegate: under the XNNPACK delegate, which it uses by default, "
+        "the order in the file is not the order that runs"
+    )
+
+
+def _bits(run: Run) -> dict[str, Any]:
+    spans = [row["span"].get("result") for row in run.found]
+    return {
+        "version": run.version,
+        "bitwise_identical": not run.failures,
+        "compared": run.compared,
+        "tensor_span_before": spans[0],
+        "tensor_span_after": spans[1],
+    }
+
+
+def _span_note(run: Run) -> list[str]:
+    spans = [row["span"].get("result") for row in run.found]
+    if None in spans:
+        return []
+    return [
+        f"tensors span {spans[0]} -> {spans[1]} bytes in the arena of {run.runtime} (measured addresses; its planner is "
+        "another one and peakmem has no model of it)"
+    ]
+
+
+def _run(runtime: str, before: TfliteModel, after: TfliteModel) -> Run:
     version = installed(runtime)
     if version is None:
         raise RuntimeMissing(f"{RUNTIMES[runtime][0]} is not installed; try: {RUNTIMES[runtime][1]}")
-    say: Progress = progress or (lambda _: None)
-    say(f"running both models on {runtime}")
-    same_tensors = [s.tensors for s in before.graph.subgraphs] == [s.tensors for s in after.graph.subgraphs]
     with tempfile.TemporaryDirectory(prefix="peakmem-") as folder:
         models = []
         for name, model in (("before", before), ("after", after)):
@@ -52,58 +171,11 @@ def verify(before: TfliteModel, after: TfliteModel, *, progress: Progress | None
             bare.write_bytes(with_plan(model.graph, None))
             models.append({"path": str(path), "bare": str(bare), **_job(model)})
         answer = _child({"runtime": runtime, "models": models, "steps": before.settings.steps, "limit": LIMIT})
-    found = answer["models"]
-    for name, model, row in (("the given model", before, found[0]), ("the other model", after, found[1])):
-        _raise_failure(runtime, f"{model.path or name}", row)
-    failures, compared = _compare(before, after, found, same_tensors)
-    identical = not failures
-    if runtime != "tflm":
-        return Verification(
-            runtime=runtime,
-            version=version,
-            quantity="tensor_span",
-            baseline_bytes=found[0]["span"].get("result"),
-            optimized_bytes=found[1]["span"].get("result"),
-            baseline_predicted=None,
-            predicted_bytes=None,
-            bitwise_identical=identical,
-            compared=compared,
-            failures=tuple(failures),
-            notes=(
-                f"{runtime} ran without its default delegates: under the XNNPACK delegate, which is its default, the order "
-                "of the file is not what runs",
-                "tensor_span is the distance between the lowest and highest address of a tensor, measured; peakmem has "
-                "no model of this runtime's planner, so it predicts none of these bytes",
-            ),
-        )
-    predicted = before.predicted_bytes, after.predicted_bytes
-    for model, row, expected in zip(("before", "after"), found, predicted):
-        if row["head"] != expected:
-            failures.append(f"the measured head {model} is {row['head']} bytes, predicted were {expected}")
-    arenas = [_arena(model, row) for model, row in zip((before, after), found)]
-    notes = [
-        "only the head carries over to a device with the same kernels; tail, planner temp and smallest arena are those "
-        "of this 64-bit host",
-    ]
-    if arenas[1]["binds"] == "planner":
-        notes.append(
-            "the smallest arena is bound by what the memory planner needs while it plans, not by the head: it does not "
-            "shrink with the head"
-        )
-    return Verification(
-        runtime=runtime,
-        version=version,
-        quantity="arena_head",
-        baseline_bytes=found[0]["head"],
-        optimized_bytes=found[1]["head"],
-        baseline_predicted=predicted[0],
-        predicted_bytes=predicted[1],
-        bitwise_identical=identical,
-        compared=compared,
-        failures=tuple(failures),
-        notes=tuple(notes),
-        details={"arena_before": arenas[0], "arena_after": arenas[1]},
-    )
+    run = Run(runtime, version, answer["models"])
+    for name, model, row in zip(("the given model", "the other model"), (before, after), run.found):
+        _raise_failure(runtime, str(model.path or name), row)
+    _compare(before, after, run)
+    return run
 
 
 def _job(model: TfliteModel) -> dict[str, Any]:
@@ -132,6 +204,8 @@ def _job(model: TfliteModel) -> dict[str, Any]:
         "inputs": len(graph.subgraphs[0].inputs),
         "outputs": len(graph.subgraphs[0].outputs),
         "tensors": tensors,
+        # Outputs of control flow and variables lie outside LiteRT's arena.
+        "span": [] if any(c["op"] != "CALL_ONCE" for c in calls) else _in_arena(graph),
         "calls": calls,
         "arena": ((64 << 20) + 4 * total + 4 * len(graph.data)) // 16 * 16,
     }
@@ -147,6 +221,13 @@ def _compared_tensors(graph: Graph, subgraphs: list[int]) -> list[tuple[int, int
     ]
 
 
+def _in_arena(graph: Graph) -> list[int]:
+    """Tensors of the main subgraph in the arena's head that something touches."""
+    main = graph.subgraphs[0]
+    touched = {t for op in main.operators for t in (*op.inputs, *op.outputs)} | set(main.inputs) | set(main.outputs)
+    return [t for t, here in enumerate(planned(main)) if here and t in touched]
+
+
 def _child(job: dict[str, Any]) -> dict[str, Any]:
     runtime = job["runtime"]
     try:
@@ -160,57 +241,58 @@ def _child(job: dict[str, Any]) -> dict[str, Any]:
         raise RuntimeFailed(f"{runtime} did not end within {12 * LIMIT:.0f} s; nothing was measured") from None
     if done.returncode:
         text = done.stderr.decode("utf-8", "replace")
-        reason = next((line for line in reversed(text.splitlines()) if line.strip()), f"exit code {done.returncode}")
-        if "numpy" in text.lower() and runtime == "tflite-runtime":
+        if runtime == "tflite-runtime" and "numpy" in text.lower():
             raise RuntimeMissing(f"tflite-runtime needs numpy below 2; try: {RUNTIMES[runtime][1]}")
+        reason = next((line for line in reversed(text.splitlines()) if line.strip()), f"exit code {done.returncode}")
         raise RuntimeFailed(f"{runtime} cannot be started ({reason.strip()}); nothing was measured")
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
 
 
 def _raise_failure(runtime: str, name: str, row: dict[str, Any]) -> None:
-    for part in ("allocations", "span", "tensors", "outputs"):
+    for part in ("allocations", "span", "smallest", "tensors", "outputs"):
         outcome = row.get(part)
-        if outcome is not None and "error" in outcome:
-            log = [line.strip() for line in outcome.get("log", "").splitlines() if line.strip()]
-            reason = next((line for line in log if "op for" in line or "unsupported" in line.lower()), log[0] if log else "")
-            detail = f"{outcome['error']}" + (f"; it printed: {reason}" if reason else "")
-            raise RuntimeFailed(f"{name}: {runtime} cannot run it ({detail}); nothing was measured")
+        if outcome is None or "error" not in outcome:
+            continue
+        log = [line.strip() for line in outcome.get("log", "").splitlines() if line.strip()]
+        reason = next((line for line in log if "op for" in line or "unsupported" in line.lower()), log[0] if log else "")
+        detail = " ".join(outcome["error"].split()) + (f"; it printed: {reason}" if reason else "")
+        if len(detail) > 240:
+            detail = detail[:240] + "..."
+        raise RuntimeFailed(f"{name}: {runtime} cannot run it ({detail}); nothing was measured")
 
 
-def _compare(
-    before: TfliteModel, after: TfliteModel, found: list[dict[str, Any]], same_tensors: bool
-) -> tuple[list[str], str]:
+def _compare(before: TfliteModel, after: TfliteModel, run: Run) -> None:
     a, b = before.graph.subgraphs[0], after.graph.subgraphs[0]
-    if [a.tensors[t].shape for t in a.inputs] != [b.tensors[t].shape for t in b.inputs] or [
-        a.tensors[t].type for t in a.inputs
-    ] != [b.tensors[t].type for t in b.inputs]:
-        return ["the models take different inputs"], "nothing"
+    signatures = [[(s.tensors[t].shape, s.tensors[t].type) for t in s.inputs] for s in (a, b)]
+    if signatures[0] != signatures[1] or len(a.outputs) != len(b.outputs):
+        run.failures.append("the models take different inputs or give different outputs")
+        run.compared = "nothing"
+        return
     steps = before.settings.steps
-    failures: list[str] = []
+    over = f"over {steps} step{'s' if steps != 1 else ''}"
     names = [f"output {i}" for i in range(len(a.outputs))]
-    _first_difference(found, "outputs", names, "in the shared arena", failures)
-    plural = "s" if steps != 1 else ""
-    if not same_tensors:
-        return failures, f"all {len(names)} outputs (the models have different tensors) over {steps} step{plural}"
+    _first_difference(run, "outputs", names, "in the shared arena")
+    if [s.tensors for s in before.graph.subgraphs] != [s.tensors for s in after.graph.subgraphs]:
+        run.compared = f"all {len(names)} outputs (the models have different tensors) {over}"
+        return
     keys = _job(before)["tensors"]
-    if before.settings.runtime != "tflm":
+    if run.runtime != "tflm":
         keys = [(k, t) for k, t in keys if k == 0]
     labels = [f"tensor {t} ({before.graph.subgraphs[k].tensors[t].name!r}) of subgraph {k}" for k, t in keys]
-    _first_difference(found, "tensors", labels, "with all tensors kept", failures)
-    rows = found[0]["tensors"]["result"]
+    _first_difference(run, "tensors", labels, "with all tensors kept")
+    rows = run.found[0]["tensors"]["result"]
     seen = sum(any(row[1 + i] for row in rows) for i in range(len(labels)))
     what = f"all {seen} tensors" if seen == len(labels) else f"{seen} of {len(labels)} tensors (the others never ran)"
-    return failures, f"{what} and all outputs over {steps} step{plural}"
+    run.compared = f"{what} and all outputs {over}"
 
 
-def _first_difference(
-    found: list[dict[str, Any]], part: str, labels: list[str], where: str, failures: list[str]
-) -> None:
-    for step, (x, y) in enumerate(zip(found[0][part]["result"], found[1][part]["result"])):
+def _first_difference(run: Run, part: str, labels: list[str], where: str) -> None:
+    results = [row[part]["result"] for row in run.found]
+    for step, (x, y) in enumerate(zip(*results)):
         for label, p, q in zip(["the end of the invocation", *labels], x, y):
             if p != q:
-                failures.append(f"{label} differs at step {step}, {where}")
+                run.failures.append(f"{label} differs at step {step}, {where}")
                 return
 
 

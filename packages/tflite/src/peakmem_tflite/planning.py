@@ -17,6 +17,9 @@ from peakmem_tflite.scratch import ALIGNMENT
 
 Orders = Mapping[str, tuple[int, ...]]
 
+LARGEST_ARENA = 2**31
+"""Offsets in a plan are 32-bit numbers with a sign."""
+
 _WORK = 4_000_000
 """Bound of a search: evaluations times the square of the number of buffers. About two seconds."""
 
@@ -64,7 +67,7 @@ def place(graph: Graph, mapped: Mapped, target: str, orders: Orders, deadline: f
             if b.tensor >= 0 and b.first >= 0:
                 offsets[b.tensor] = at
         reached, _ = simulate(buffers, offsets)
-        if reached < best.head:
+        if reached < best.head and reached < LARGEST_ARENA:
             best = Outcome(dict(orders), tuple(offsets), reached, reached == placement.lower_bound)
         if best.head == peak or len(items) == len(buffers):
             break

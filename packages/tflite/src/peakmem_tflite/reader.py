@@ -69,7 +69,7 @@ def _model(flat: Flat) -> Graph:
     buffers: list[tuple[int, int]] = []
     for table in root.children(4, "buffer"):
         buffers.append(table.vector(0, 1, table.what))
-        if table.scalar(1, "Q") > 1:
+        if _external(flat, table, 1):
             external.append(table.position(1))
             buffers[-1] = (-1, table.scalar(2, "Q"))
     tables = root.children(2, "subgraph")
@@ -90,6 +90,14 @@ def _model(flat: Flat) -> Graph:
     graph = Graph(flat.data, subgraphs, tuple(metadata), tuple(sorted(set(external))), tuple(notes))
     _check_plan(flat, graph)
     return graph
+
+
+def _external(flat: Flat, table: Table, slot: int) -> bool:
+    """Whether a field leads to data outside the flatbuffer; 0 and 1 mean that there are none."""
+    offset = table.scalar(slot, "Q")
+    if offset > len(flat.data):
+        raise flat.fail(f"{table.what}: its data would begin at byte {offset} of {len(flat.data)}")
+    return offset > 1
 
 
 def _code(flat: Flat, table: Table) -> tuple[str, bool, int]:
@@ -123,7 +131,7 @@ def _subgraph(
         return values
 
     operators = []
-    for i, row in enumerate(table.children(3, f"{place}, operator")):
+    for row in table.children(3, f"{place}, operator"):
         code = row.scalar(0, "I")
         if code >= len(codes):
             raise flat.fail(f"{row.what}: operator code {code} does not exist (there are {len(codes)})")
@@ -143,7 +151,7 @@ def _subgraph(
         if op == "VAR_HANDLE" and options is not None and options_type == _VAR_HANDLE_OPTIONS:
             resource = (options.text(0, row.what), options.text(1, row.what))
         rank = options.scalar(0, "i") if op == "SVDF" and options and options_type == _SVDF_OPTIONS else 1
-        if row.scalar(9, "Q") > 1:
+        if _external(flat, row, 9):
             external.append(row.position(9))
         operators.append(
             Operator(
@@ -158,7 +166,6 @@ def _subgraph(
                 max(1, rank),
             )
         )
-        del i
     result = Subgraph(
         table.text(4, place),
         tensors,

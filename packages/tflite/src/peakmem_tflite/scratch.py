@@ -82,7 +82,7 @@ def _packed_weights(op: Operator, inputs: list[Tensor | None], outputs: list[Ten
 def _rfft(op: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> list[int]:
     # The output holds n / 2 + 1 complex numbers, two elements each; the work area n elements of the input's type.
     element = {"INT16": 2, "INT32": 4, "FLOAT32": 4}[outputs[0].type]
-    return [element * (outputs[0].shape[-1] - 2)]
+    return [element * max(0, outputs[0].shape[-1] - 2)]
 
 
 REFERENCE: Mapping[str, Rule] = {
