@@ -12,11 +12,11 @@ from typing import Any
 
 import networkx as nx
 
-from oracles import Model, least_workspaces, optimum
+from oracles import Model, least_workspaces, optimum, reversed_program
 from peakmem.program import Program
 
 Dag = tuple[frozenset[int], ...]  # direct predecessors of each statement
-KINDS = ("entry", "forward", "backward", "precedence", "branch", "waypoint", "expand", "move", "jump")
+KINDS = ("entry", "forward", "backward", "precedence", "branch", "reverse", "waypoint", "expand", "move", "jump")
 
 
 class Prover:
@@ -30,6 +30,7 @@ class Prover:
         self.rng = rng
         self.nodes: list[dict[str, Any]] = []
         self.known: dict[tuple[Dag, frozenset[int]], int | None] = {}
+        self.program = program
 
     # graphs
 
@@ -95,6 +96,24 @@ class Prover:
         return constant + value, triples, low | (frozenset(source_side) & undecided)
 
     # proofs
+
+    def used(self, root: int) -> dict[str, Any]:
+        """Root and nodes of the proof without the nodes of failed attempts."""
+        keys = ("then", "first", "second")
+        reached = {root}
+        for k in range(root, -1, -1):
+            if k in reached:
+                node = self.nodes[k]
+                reached.update(node[key] for key in keys if key in node)
+                reached.update(c for c in node.get("children", {}).values() if c is not None)
+        place = {k: i for i, k in enumerate(sorted(reached))}
+        nodes = []
+        for k in sorted(reached):
+            node = {key: place[x] if key in keys else x for key, x in self.nodes[k].items()}
+            if "children" in node:
+                node["children"] = {v: None if c is None else place[c] for v, c in node["children"].items()}
+            nodes.append(node)
+        return {"root": place[root], "nodes": nodes}
 
     def add(self, **node: Any) -> int:
         self.nodes.append(node)
@@ -198,6 +217,15 @@ class Prover:
         second = self.refute(tuple(p | {v} if w == u else p for w, p in enumerate(dag)), state, kinds)
         return None if second is None else self.add(kind="branch", pair=[u, v], first=first, second=second)
 
+    def try_reverse(self, dag: Dag, state: frozenset[int], kinds: Sequence[str]) -> int | None:
+        if state or dag != tuple(frozenset(p) for p in self.model.before):
+            return None
+        kinds = [kind for kind in kinds if kind != "reverse"]
+        mirrored = Prover(reversed_program(self.program), self.model.workspace[::-1], self.bound, self.rng)
+        mirrored.nodes = self.nodes
+        then = mirrored.start(kinds)
+        return None if then is None else self.add(kind="reverse", then=then)
+
     def try_waypoint(self, dag: Dag, state: frozenset[int], kinds: Sequence[str]) -> int | None:
         for v in range(self.n):
             for way in (self.ancestors(dag, v), self.ancestors(dag, v) | {v}):
@@ -263,7 +291,7 @@ def certificate(
             if target > 0:
                 return None
             continue
-        proofs[path] = {"lower_bound": target, "root": root, "nodes": prover.nodes}
+        proofs[path] = {"lower_bound": target, **prover.used(root)}
     return {
         "schema": "peakmem.certificate/1",
         "program": {"digest": program.digest},

@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from peakmem.errors import Refused
-from peakmem.program import Buffer, Program, Statement
+from peakmem.program import Program
 from peakmem.proofgraph import (
     Dag,
     Network,
     bits_of,
     mask_of,
+    mirror,
     name_of,
     read_natural,
     read_object,
@@ -209,8 +210,8 @@ class Context:
     ready: tuple[int, ...] | None = None
 
     @property
-    def key(self) -> tuple[Program, frozenset[tuple[int, int]], int]:
-        return self.dag.program, self.dag.arcs, self.state
+    def key(self) -> tuple[int, frozenset[tuple[int, int]], int]:
+        return id(self.dag.program), self.dag.arcs, self.state  # the program itself or its one mirror image
 
 
 # -- proofs -----------------------------------------------------------------------------------------------------------
@@ -585,31 +586,3 @@ Children = Iterable[tuple[object, str, Context]]
 """What an inner node refers to: the reference, where it stands, and the context it must be proved for."""
 
 Handler = Callable[[Mapping[str, Any], Context, str], Children]
-
-
-def mirror(program: Program) -> Program:
-    """The mirror image: the program run backwards in time.
-
-    Statement i becomes n - 1 - i, dependences turn round, every touch is a write, what is resident at entry becomes
-    pinned and what is pinned becomes resident at entry. An order and its reversal have the same memory at every step,
-    so both programs have the same least peak. Bodies are left out: their peaks are workspace.
-    """
-    top = len(program) - 1
-    buffers = tuple(
-        Buffer(
-            b.name,
-            b.size,
-            "constant" if b.kind == "constant" else "input" if b.pinned else "intermediate",
-            b.kind == "input",
-        )
-        for b in program.buffers
-    )
-    statements = tuple(
-        Statement(
-            program.statements[v].name,
-            writes=program.touched[v],
-            dependences=tuple(top - w for w in reversed(program.successors[v])),
-        )
-        for v in range(top, -1, -1)
-    )
-    return Program(buffers, statements)

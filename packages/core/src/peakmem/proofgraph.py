@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 from peakmem.errors import Refused
-from peakmem.program import Program
+from peakmem.program import Buffer, Program, Statement
 
 _TABLE = 8192  # up to so many statements closures are tabulated; above, the program's own DAG is searched on demand
 
@@ -116,6 +116,34 @@ class Dag:
             touching = mask_of(births, self.n)
             self._births[b] = tuple(t for t in births if not self.ancestors(t) & touching)
         return self._births[b]
+
+
+def mirror(program: Program) -> Program:
+    """The mirror image: the program run backwards in time.
+
+    Statement i becomes n - 1 - i, dependences turn round, every touch is a write, what is resident at entry becomes
+    pinned and what is pinned becomes resident at entry. An order and its reversal have the same memory at every step,
+    so both programs have the same least peak. Bodies are left out: their peaks are workspace.
+    """
+    top = len(program) - 1
+    buffers = tuple(
+        Buffer(
+            b.name,
+            b.size,
+            "constant" if b.kind == "constant" else "input" if b.pinned else "intermediate",
+            b.kind == "input",
+        )
+        for b in program.buffers
+    )
+    statements = tuple(
+        Statement(
+            program.statements[v].name,
+            writes=program.touched[v],
+            dependences=tuple(top - w for w in reversed(program.successors[v])),
+        )
+        for v in range(top, -1, -1)
+    )
+    return Program(buffers, statements)
 
 
 def mask_of(statements: Iterable[int], n: int) -> int:
