@@ -59,7 +59,7 @@ def draw(title: str, before: Timeline, after: Timeline, bound: int, *, certified
             text(LEFT, 20, title, size=14),
             text(LEFT, 40, f"before: peak {human(before.peak)}", color=BEFORE),
             text(LEFT + 230, 40, f"after: peak {human(after.peak)}", color=AFTER),
-            text(LEFT + 440, 40, f"- -  {proof}", color=BOUND),
+            text(LEFT + 410, 40, f"- -  {proof}", color=BOUND),
             area(before.bytes_at, BEFORE, 0.25),
             area(after.bytes_at, AFTER, 0.45),
             f'<line x1="{x(0):.1f}" y1="{y(bound):.1f}" x2="{x(steps):.1f}" y2="{y(bound):.1f}" '

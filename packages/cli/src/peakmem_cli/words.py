@@ -76,7 +76,7 @@ def label(program: Program, v: int) -> str:
     """A statement for people: its name, and its operator where that says more."""
     statement = program.statements[v]
     name, op = clip(statement.name), clip(statement.op, 40)
-    return name if not op or op == name else f"{name} ({op})"
+    return name if op in name else f"{name} ({op})"
 
 
 def peak_rows(timeline: Timeline) -> list[tuple[str, str, str, str, str]]:
