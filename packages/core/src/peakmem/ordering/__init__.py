@@ -161,7 +161,7 @@ def _prove(flat: Flat, deadline: float | None) -> tuple[dict[str, Any] | None, i
     from peakmem.bounds import OutOfTime
     from peakmem.proof import TooLarge, Writer
 
-    if not flat.evidence:
+    if not flat.evidence or flat.evidence[0].level < flat.bound:  # the bound is what is resident at entry
         return {"lower_bound": flat.bound, "root": 0, "nodes": [{"kind": "entry"}]}, 0
     failed = 0
     for evidence in flat.evidence:
