@@ -239,7 +239,9 @@ def random_program(rng: random.Random, n: int, *, bodies: bool = False) -> Progr
             needs.add(rng.randrange(v))
         inner: tuple[Program, ...] = ()
         if bodies and rng.random() < 0.25:
-            inner = tuple(random_program(rng, rng.randint(0, 4), bodies=rng.random() < 0.3) for _ in range(rng.choice((1, 2))))
+            inner = tuple(
+                random_program(rng, rng.randint(0, 4), bodies=rng.random() < 0.3) for _ in range(rng.choice((1, 2)))
+            )
         statements.append(
             Statement(
                 name=f"s{v}",
@@ -282,7 +284,9 @@ def reversed_program(program: Program) -> Program:
     touched = {t for s in program.statements for t in (*s.reads, *s.writes)}
     # A pinned buffer that nothing touches and that is not at entry is never resident; keep it so.
     buffers = tuple(
-        replace(b, kind="intermediate") if i not in touched and old.pinned and old.kind not in ("input", "constant") else b
+        replace(b, kind="intermediate")
+        if i not in touched and old.pinned and old.kind not in ("input", "constant")
+        else b
         for i, (b, old) in enumerate(zip(buffers, program.buffers))
     )
     after: list[list[int]] = [[] for _ in range(n)]

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
 from oracles import optimum, programs, random_order, scheduled_peak
 from peakmem.check import check, parse
 from peakmem.errors import PeakmemError, Refused
@@ -58,7 +57,9 @@ def samples(
     """Random programs with certificates of their optimum; every node kind occurs."""
     for i, program in programs(seed, count, sizes, bodies=bodies):
         rng = random.Random(i)
-        some = rng.choice([KINDS, ("expand", rng.choice(KINDS)), ("precedence", "branch", "waypoint", "move", "jump", "reverse")])
+        some = rng.choice(
+            [KINDS, ("expand", rng.choice(KINDS)), ("precedence", "branch", "waypoint", "move", "jump", "reverse")]
+        )
         yield program, made(program, rng, kinds or some)
 
 
@@ -98,7 +99,9 @@ class TestAccepts:
             rng = random.Random(i)
             best = optimum(program)
             bound = rng.randint(0, best)
-            document = certificate(program, orders_of(program), scheduled_peak(program, orders_of(program)), rng, bound=bound)
+            document = certificate(
+                program, orders_of(program), scheduled_peak(program, orders_of(program)), rng, bound=bound
+            )
             assert document is not None
             assert check(program, document).lower_bound == bound
 
@@ -131,7 +134,10 @@ class TestAccepts:
         buffers = tuple(Buffer(f"x{i}", 100 if i == n // 2 else 3) for i in range(n + 1))
         program = Program(
             buffers,
-            tuple(Statement(f"s{i}", reads=(i,) if i else (), writes=(i + 1,), dependences=(i - 1,) if i else ()) for i in range(n)),
+            tuple(
+                Statement(f"s{i}", reads=(i,) if i else (), writes=(i + 1,), dependences=(i - 1,) if i else ())
+                for i in range(n)
+            ),
         )
         v = n // 2
         node = {"kind": "forward", "trap": list(range(v)), "exits": [{"statement": v, "flow": []}]}
@@ -171,18 +177,24 @@ def mutations(document: Any, rng: random.Random) -> Iterator[tuple[str, Any]]:
             value = value[key]
 
         def put(new: Any) -> Any:
-            return lambda container, key: container.__setitem__(key, new)
+            return lambda container, place: container.__setitem__(place, new)
 
         changes: list[tuple[str, Any]] = [("null", put(None)), ("drop", lambda c, k: c.pop(k))]
         if isinstance(value, int) and not isinstance(value, bool):
-            changes += [(f"to {x!r}", put(x)) for x in (value + 1, value + 1, value - 1, value - 1, 0, rng.randint(0, 9))]
+            changes += [
+                (f"to {x!r}", put(x)) for x in (value + 1, value + 1, value - 1, value - 1, 0, rng.randint(0, 9))
+            ]
             changes += [(f"to {x!r}", put(x)) for x in (2**70, -1, True, float(value), str(value), float("nan"))]
         elif isinstance(value, str):
             changes += [("text", put(value + "0")), ("text", put("s")), ("text", put("b0")), ("number", put(0))]
         elif isinstance(value, list):
             changes += [("empty", put([])), ("object", put({}))]
             if value:
-                changes += [("twice", put([*value, value[-1]])), ("shorter", put(value[1:])), ("reversed", put(value[::-1]))]
+                changes += [
+                    ("twice", put([*value, value[-1]])),
+                    ("shorter", put(value[1:])),
+                    ("reversed", put(value[::-1])),
+                ]
         elif isinstance(value, dict):
             changes += [("list", put([])), ("empty", put({}))]
         word, make = rng.choice(changes)
@@ -207,7 +219,9 @@ class TestRefuses:
         """The bound raised by one everywhere is false, so whatever slack the flows have, it must be refused."""
         for program, document in samples(4, 150, range(9), bodies=False):
             document["lower_bound"] += 1
-            document["proofs"].setdefault("", {"root": 0, "nodes": [{"kind": "entry"}]})["lower_bound"] = document["lower_bound"]
+            document["proofs"].setdefault("", {"root": 0, "nodes": [{"kind": "entry"}]})["lower_bound"] = document[
+                "lower_bound"
+            ]
             with pytest.raises(Refused):
                 check(program, document)
 
@@ -220,7 +234,9 @@ class TestRefuses:
                 tried += 1
                 accepted += accepted_is_true(program, mutated, f"program {k}: {what}", best)
         assert tried > 2000
-        assert accepted < tried / 5  # some changes leave a valid proof: another legal order, less flow where there is slack
+        assert (
+            accepted < tried / 5
+        )  # some changes leave a valid proof: another legal order, less flow where there is slack
 
     def test_proof_of_another_program(self) -> None:
         """The certificate of a program against a slightly different one, the digest made to fit."""
@@ -317,7 +333,10 @@ class TestRefuses:
             ([{"kind": "move", "statement": 0, "then": 0}], "more than before"),
             ([{"kind": "jump", "path": [0, 2], "flow": [], "then": 0}], "the flow does not show"),
             ([{"kind": "precedence", "arcs": [{"before": 0, "after": 1, "at": 2}], "then": 0}], "one of the pair"),
-            ([{"kind": "precedence", "arcs": [{"before": 0, "after": 1, "at": 1, "flow": []}], "then": 0}], "shows 12 bytes"),
+            (
+                [{"kind": "precedence", "arcs": [{"before": 0, "after": 1, "at": 1, "flow": []}], "then": 0}],
+                "shows 12 bytes",
+            ),
         ],
     )
     def test_nodes(self, nodes: list[Any], says: str) -> None:
@@ -332,7 +351,10 @@ class TestRefuses:
     def test_precedence_below_a_state(self) -> None:
         program = fork()
         document = made(program, random.Random(0))
-        for node in ({"kind": "precedence", "arcs": [], "then": 0}, {"kind": "branch", "pair": [0, 1], "first": 0, "second": 0}):
+        for node in (
+            {"kind": "precedence", "arcs": [], "then": 0},
+            {"kind": "branch", "pair": [0, 1], "first": 0, "second": 0},
+        ):
             nodes = [{"kind": "entry"}, node, {"kind": "expand", "children": {"0": 1, "1": None}}]
             document["proofs"][""] = {"lower_bound": 12, "root": 2, "nodes": nodes}
             with pytest.raises(Refused, match="not the empty one"):
@@ -344,7 +366,7 @@ class TestRefuses:
         document = made(outer, random.Random(0))
         assert check(outer, document).lower_bound == 53
         del document["proofs"]["0/0"]
-        with pytest.raises(Refused, match="only 0 bytes|shows 3 bytes|runs in 3 bytes"):
+        with pytest.raises(Refused, match=r"only 0 bytes|shows 3 bytes|runs in 3 bytes"):
             check(outer, document)
 
 
@@ -377,7 +399,9 @@ def changed(program: Program, rng: random.Random) -> Iterator[Program]:
 
 
 class TestHostile:
-    @pytest.mark.parametrize("document", [None, 1, "x", [], {}, {"schema": []}, float("nan"), {"schema": "peakmem.certificate/1"}])
+    @pytest.mark.parametrize(
+        "document", [None, 1, "x", [], {}, {"schema": []}, float("nan"), {"schema": "peakmem.certificate/1"}]
+    )
     def test_not_a_certificate(self, document: object) -> None:
         with pytest.raises(Refused):
             check(fork(), document)

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import networkx as nx
-
 from oracles import Model, least_workspaces, optimum, reversed_program
 from peakmem.program import Program
 
@@ -195,9 +194,7 @@ class Prover:
                     arcs.append({"before": u, "after": v, "at": at, "flow": flow})
         if not arcs:
             return None
-        stronger = tuple(
-            frozenset(p | {a["before"] for a in arcs if a["after"] == v}) for v, p in enumerate(dag)
-        )
+        stronger = tuple(frozenset(p | {a["before"] for a in arcs if a["after"] == v}) for v, p in enumerate(dag))
         graph = nx.DiGraph((u, v) for v, p in enumerate(stronger) for u in p)
         if nx.is_directed_acyclic_graph(graph):
             then = self.refute(stronger, state, kinds)
@@ -242,9 +239,8 @@ class Prover:
                 children[str(v)] = None
                 continue
             child = self.refute(dag, state | {v}, kinds)
-            if child is None:
-                if self.model.mem(state, v) < self.bound:
-                    return None
+            if child is None and self.model.mem(state, v) < self.bound:
+                return None
             children[str(v)] = child
         return self.add(kind="expand", children=children) if children else None
 
