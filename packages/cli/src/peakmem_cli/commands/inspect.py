@@ -31,7 +31,7 @@ def command(
     costs = cost_report(program)
     known = words.proof(line.peak, ordering.lower_bound, certified=ordering.certificate is not None)
     if ordering.peak < line.peak:
-        known = f"an order with {human(ordering.peak)} exists, " + words.proof(
+        known = f"an order with a live_peak of {human(ordering.peak)} exists, " + words.proof(
             ordering.peak, ordering.lower_bound, certified=ordering.certificate is not None
         )
     screen.document(
