@@ -291,12 +291,12 @@ def tflm_job(job: dict[str, Any]) -> dict[str, Any]:
         answer["models"].append(found)
         found["allocations"] = isolated(lambda d=data, m=model: tflm.allocations(d, m["arena"]), limit)
         sizes = dict(re.findall(r"Arena allocation (total|head|tail) (\d+) bytes", found["allocations"]["log"]))
-        if len(sizes) == 3 and "error" not in found["allocations"]:
-            found.update({name: int(size) for name, size in sizes.items()})
-            found["smallest"] = smallest_arena(tflm, data, model, (found["total"] - 1) // 16 * 16, limit)
-        else:
+        if len(sizes) < 3 or "error" in found["allocations"]:
+            found["allocations"].setdefault("error", "it reported no allocations")
             continue
+        found.update({name: int(size) for name, size in sizes.items()})
         if job["steps"]:
+            found["smallest"] = smallest_arena(tflm, data, model, (found["total"] - 1) // 16 * 16, limit)
             # An interpreter that keeps all tensors refuses a plan, so it is given the same file without one.
             bare = _bytes(model["bare"])
             found["tensors"] = isolated(lambda d=bare, m=model: tflm.run(d, m, job["steps"], True), limit)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,6 +132,12 @@ def verify(before: TfliteModel, after: TfliteModel, *, progress: Progress | None
     )
 
 
+def heads(models: Sequence[TfliteModel]) -> list[int]:
+    """Heads of several models as TFLite Micro records them, in bytes; nothing is compared."""
+    run = _start("tflm", models, steps=0)
+    return [int(row["head"]) for row in run.found]
+
+
 def _without_delegates(runtime: str) -> str:
     return (
         f"{runtime} ran with its built-in kernels and no delegate: under the XNNPACK delegate, which it uses by default, "
@@ -160,21 +167,26 @@ def _span_note(run: Run) -> list[str]:
 
 
 def _run(runtime: str, before: TfliteModel, after: TfliteModel) -> Run:
+    run = _start(runtime, (before, after), before.settings.steps)
+    _compare(before, after, run)
+    return run
+
+
+def _start(runtime: str, models: Sequence[TfliteModel], steps: int) -> Run:
     version = installed(runtime)
     if version is None:
         raise RuntimeMissing(f"{RUNTIMES[runtime][0]} is not installed; try: {RUNTIMES[runtime][1]}")
     with tempfile.TemporaryDirectory(prefix="peakmem-") as folder:
-        models = []
-        for name, model in (("before", before), ("after", after)):
-            path, bare = Path(folder, name), Path(folder, f"{name}-bare")
+        rows = []
+        for i, model in enumerate(models):
+            path, bare = Path(folder, f"{i}.tflite"), Path(folder, f"{i}-bare.tflite")
             path.write_bytes(model.data)
             bare.write_bytes(with_plan(model.graph, None))
-            models.append({"path": str(path), "bare": str(bare), **_job(model)})
-        answer = _child({"runtime": runtime, "models": models, "steps": before.settings.steps, "limit": LIMIT})
+            rows.append({"path": str(path), "bare": str(bare), **_job(model)})
+        answer = _child({"runtime": runtime, "models": rows, "steps": steps, "limit": LIMIT})
     run = Run(runtime, version, answer["models"])
-    for name, model, row in zip(("the given model", "the other model"), (before, after), run.found):
-        _raise_failure(runtime, str(model.path or name), row)
-    _compare(before, after, run)
+    for i, (model, row) in enumerate(zip(models, run.found)):
+        _raise_failure(runtime, str(model.path or ("the given model" if i == 0 else "the rewritten model")), row)
     return run
 
 

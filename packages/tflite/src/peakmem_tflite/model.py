@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +48,7 @@ class TfliteModel:
     """
 
     graph: Graph
-    settings: Settings = Settings()
+    settings: Settings = field(default_factory=Settings)
     path: Path | None = None
 
     @classmethod
@@ -118,44 +118,46 @@ class TfliteModel:
     def _shared(self) -> bool:
         return any(count > 1 for count in self.graph.callers)
 
-    @property
-    def _given(self) -> dict[str, tuple[int, ...]]:
+    @cached_property
+    def given(self) -> dict[str, tuple[int, ...]]:
+        """Orders of the file."""
         orders = {path: tuple(range(len(body))) for path, body in self.program.bodies()}
         orders[""] = tuple(range(len(self.program)))
         return orders
 
     def schedule(self, ordering: Ordering, *, deadline: float | None = None) -> Schedule:
         """Orders and offsets; see `peakmem_tflite.planning`. Never worse than the file as it is."""
-        given = self._given
-        notes: list[str] = []
         if self._shared:
-            return Schedule(given)
+            return Schedule(self.given)
         wanted = {path: tuple(order) for path, order in ordering.orders.items()}
-        reason = unplannable(self.graph)
-        args = (self.graph, self.mapped, self.settings.target, given, wanted)
+        args = (self.graph, self.mapped, self.settings.target, self.given, wanted)
+        reason = "" if self.settings.no_plan else unplannable(self.graph)
+        notes = (f"no plan was made: {reason}",) if reason else ()
         if self.settings.no_plan or reason:
-            if reason and not self.settings.no_plan:
-                notes.append(f"no plan was made: {reason}")
             floor = max(ordering.lower_bound, main_entry_bytes(self.graph))
             outcome = planning.without_plan(*args, floor, deadline)
         else:
             outcome = planning.with_plan(*args, deadline)
         if outcome.head >= self.predicted_bytes:
-            if outcome.head > self.predicted_bytes or outcome.orders == given:
-                return Schedule(given, notes=tuple(notes))
-        offsets = None
-        if outcome.offsets is not None:
-            offsets = {}
-            for k, base in enumerate(self.graph.bases):
-                for t, name in enumerate(buffer_names(self.graph, k)):
-                    if outcome.offsets[base + t] >= 0:
-                        offsets[name] = outcome.offsets[base + t]
-            if len(self.graph.subgraphs) > 1:
-                notes.append(
-                    "the plan counts the tensors of all subgraphs through; releases of TFLite Micro that did not yet "
-                    "do so misread it (the installed one is measured)"
-                )
-        return Schedule(outcome.orders, offsets, notes=tuple(notes))
+            return Schedule(self.given, notes=notes)
+        return self.named(outcome, notes)
+
+    def named(self, outcome: planning.Outcome, notes: tuple[str, ...] = ()) -> Schedule:
+        """An outcome of planning as a schedule, which knows buffers by their names."""
+        if outcome.offsets is None:
+            return Schedule(outcome.orders, notes=notes)
+        offsets = {
+            name: outcome.offsets[base + t]
+            for k, base in enumerate(self.graph.bases)
+            for t, name in enumerate(buffer_names(self.graph, k))
+            if outcome.offsets[base + t] >= 0
+        }
+        if len(self.graph.subgraphs) > 1:
+            notes += (
+                "the plan counts the tensors of all subgraphs through; early releases of TFLite Micro did not and "
+                "misread it, so measure with the release on the device",
+            )
+        return Schedule(outcome.orders, offsets, notes=notes)
 
     def apply(self, schedule: Schedule) -> TfliteModel:
         """The file rewritten and checked by `peakmem_tflite.check`."""
