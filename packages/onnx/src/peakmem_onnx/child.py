@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -71,38 +72,36 @@ def compile_model(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe(job: dict[str, Any]) -> dict[str, Any]:
-    """Types and shapes of all values, as the planner knows them and exactly.
+    """Types of all values and their shapes as the planner knows them; every value is an output of ``job["model"]``."""
+    options = options_for(job)
+    options.optimized_model_filepath = job["model"] + ".saved"
+    session = open_session(Path(job["model"]).read_bytes(), options)
+    values = {
+        value.name: {"type": value.type, "planned": None if value.shape is None else list(value.shape)}
+        for value in (*session.get_inputs(), *session.get_outputs())
+    }
+    if any(row["planned"] == [] for row in values.values()):
+        # Python is told [] for a scalar and for a value of unknown rank alike; the saved model tells them apart.
+        from peakmem_onnx.protos import import_onnx
 
-    ``job["model"]`` is the model with every value as an output. It is run only if a shape is not known without.
-    """
-    session = open_session(Path(job["model"]).read_bytes(), options_for(job))
-    answer: dict[str, Any] = {"values": {}}
-    known = True
-    for value in (*session.get_inputs(), *session.get_outputs()):
-        shape = list(value.shape) if value.shape is not None else None
-        answer["values"][value.name] = {"type": value.type, "planned": shape}
-        if value.type.startswith("tensor(") and not (
-            shape is not None and all(isinstance(d, int) and d >= 0 for d in shape)
-        ):
-            known = False
-    if not known and job["feeds_files"]:
-        feeds = _feeds(job["feeds_files"][0])
-        names = [o.name for o in session.get_outputs() if o.type.startswith("tensor(")]
-        for name, result in zip(names, session.run(names, feeds), strict=True):
-            answer["values"][name]["shape"] = list(result.shape)
-        for name, feed in feeds.items():
-            if name in answer["values"]:
-                answer["values"][name]["shape"] = list(feed.shape)
-    return answer
+        saved = import_onnx().ModelProto()
+        saved.ParseFromString(Path(options.optimized_model_filepath).read_bytes())
+        for value in (*saved.graph.input, *saved.graph.output):
+            if value.name in values and not value.type.tensor_type.HasField("shape"):
+                values[value.name]["planned"] = None
+    return {"values": values}
 
 
 def statistics(job: dict[str, Any]) -> dict[str, Any]:
-    """Run once with ONNX Runtime's own memory statistics; per node its allocations and workspace."""
+    """Run with ONNX Runtime's own statistics: per node its allocations, its workspace, its outputs' exact shapes."""
     options = options_for(job)
     options.add_session_config_entry("session.collect_node_memory_stats_to_file", job["stats"])
+    options.enable_profiling = True
+    options.profile_file_prefix = job["profile"]
     session = open_session(Path(job["model"]).read_bytes(), options)
     for feeds in _all_feeds(job):
         session.run(None, feeds)
+    profile = Path(session.end_profiling())
     del session
     rows: dict[str, list[int]] = {}
     for line in Path(job["stats"]).read_text().splitlines():
@@ -110,7 +109,17 @@ def statistics(job: dict[str, Any]) -> dict[str, Any]:
             continue
         name, _, _, dynamic, workspace = line.rsplit(",", 4)
         rows[name.rsplit("_", 1)[0]] = [int(dynamic), int(workspace)]
-    return {"stats": rows}
+    shapes: dict[str, list[Any]] = {}
+    for event in _kernels(profile):
+        found = [next(iter(o.items())) for o in event["args"].get("output_type_shape", ())]
+        name = event["name"].removesuffix("_kernel_time")
+        before = shapes.get(name)
+        if before is None:
+            shapes[name] = [[kind, shape] for kind, shape in found]
+        else:  # executed again, in a Loop or with other inputs: the larger one counts
+            for row, (_, shape) in zip(before, found, strict=True):
+                row[1] = max(row[1], shape, key=math.prod)
+    return {"stats": rows, "shapes": shapes}
 
 
 def measure(job: dict[str, Any]) -> dict[str, Any]:
@@ -167,10 +176,13 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
 
 def executed_order(profile: Path) -> list[str]:
     """Names of the nodes in the order in which they ran, bodies included, from a profiling file."""
+    return [event["name"].removesuffix("_kernel_time") for event in _kernels(profile)]
+
+
+def _kernels(profile: Path) -> list[dict[str, Any]]:
     events = json.loads(profile.read_text())
     kernels = [e for e in events if e.get("cat") == "Node" and e.get("name", "").endswith("_kernel_time")]
-    kernels.sort(key=lambda e: e["ts"])
-    return [e["name"].removesuffix("_kernel_time") for e in kernels]
+    return sorted(kernels, key=lambda e: e["ts"])
 
 
 def _counter() -> Any:
@@ -222,14 +234,16 @@ def _stand_still(arguments: list[str]) -> None:
 def main(arguments: list[str]) -> int:
     _stand_still(arguments)
     job = json.loads(Path(arguments[0]).read_text())
-    answer: dict[str, Any] = {}
-    try:
-        for step in job["steps"]:
-            answer[step["do"]] = JOBS[step["do"]](step)
-    except Exception as error:
-        answer["error"] = f"{type(error).__name__}: {error}"
+    answers: list[dict[str, Any]] = []
+    for step in job["steps"]:
+        try:
+            answers.append(JOBS[step["do"]](step))
+        except Exception as error:
+            answers.append({"error": f"{type(error).__name__}: {error}"})
+            if not step.get("optional"):
+                break
     temporary = arguments[1] + ".part"
-    Path(temporary).write_text(json.dumps(answer))
+    Path(temporary).write_text(json.dumps(answers))
     os.replace(temporary, arguments[1])
     return 0
 

@@ -105,7 +105,7 @@ def _optimize(
     model.write_bytes(source)
     step = {**session, "do": "compile", "level": level, "model": str(model), "output": str(output),
             "feeds_files": feeds, "profile": str(folder / "profile")}
-    answer = ask(folder, [step])["compile"]
+    answer = ask(folder, [step])[0]
     onnx = protos.import_onnx()
     proto = onnx.ModelProto()
     try:

@@ -1,21 +1,24 @@
 """What ONNX Runtime tells about a model: shapes at every level, workspace per node.
 
-Facts are keyed by names, not positions, so they hold for every permutation of the nodes. A level is named by the
-path of the nodes and attributes that lead to it: ``""`` is the top, ``"If_3/then_branch"`` a body.
+Facts are keyed by names, not positions, so they hold for every permutation of the nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from peakmem.errors import InputError, RuntimeFailed
+from peakmem.errors import InputError
 from peakmem_onnx.graph import Graph, Value, charge
 from peakmem_onnx.macs import macs
 from peakmem_onnx.protos import body_attributes, import_onnx, real_inputs
 from peakmem_onnx.runtime import ask
+
+
+Key = tuple[str, ...]
+"""Node and attribute names that lead to a level; empty for the top."""
 
 
 @dataclass(frozen=True)
@@ -24,35 +27,37 @@ class Facts:
 
     Attributes
     ----------
-    values : dict of str to dict of str to Value
-        Level -> value name -> what is known of it.
+    values : dict of Key to dict of str to Value
+        Level -> value name -> what is known of it; only values of known shape are listed.
     workspace : dict of str to int
         Node name -> bytes of workspace, charged.
     costs : dict of str to int
         Node name -> MACs.
     unknown : tuple of str
-        Levels whose shapes ONNX Runtime could not tell (a body that its inputs never reach).
+        Levels with values of unknown shape (a body that no input set reaches).
     """
 
-    values: dict[str, dict[str, Value]]
+    values: dict[Key, dict[str, Value]]
     workspace: dict[str, int]
     costs: dict[str, int]
     unknown: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
 
 
-def levels(graph: Graph, proto: Any, prefix: str = "") -> Iterator[tuple[str, Graph, Any]]:
-    """All levels, outermost first: (path, graph, GraphProto)."""
-    yield prefix, graph, proto
-    for node, node_proto in zip(graph.nodes, proto.node, strict=True):
-        for (name, body), (_, body_proto) in zip(node.bodies, body_attributes(node_proto), strict=True):
-            yield from levels(body, body_proto, f"{prefix}{node.name}/{name}" if not prefix else f"{prefix}/{node.name}/{name}")
+def levels(graph: Graph, proto: Any, key: Key = ()) -> Iterator[tuple[Key, Graph, Any]]:
+    """All levels, outermost first: (key, graph, GraphProto)."""
+    yield key, graph, proto
+    for node in graph.nodes:
+        for (name, body), (_, body_proto) in zip(node.bodies, body_attributes(node.proto), strict=True):
+            yield from levels(body, body_proto, (*key, node.name, name))
 
 
 def collect(
     proto: Any, graph: Graph, *, session: Mapping[str, Any], feeds: Sequence[str], folder: Path, path: Path
 ) -> Facts:
     """Ask ONNX Runtime.
+
+    The planner's view of the shapes comes from sessions in which every value of a level is an output, exact shapes
+    and workspace from a profiled run.
 
     Parameters
     ----------
@@ -67,80 +72,80 @@ def collect(
     path : Path
         For messages.
     """
-    values: dict[str, dict[str, Value]] = {}
-    unknown: list[str] = []
     model_file = folder / "model.onnx"
     model_file.write_bytes(proto.SerializeToString())
+    run = {**session, "do": "statistics", "level": "none", "model": str(model_file), "feeds_files": list(feeds),
+           "stats": str(folder / "stats.csv"), "profile": str(folder / "profile")}
+    by_depth: dict[int, list[tuple[Key, Graph, Any]]] = {}
+    for level in levels(graph, proto.graph):
+        by_depth.setdefault(len(level[0]), []).append(level)
+    values: dict[Key, dict[str, Value]] = {}
+    stats: dict[str, list[int]] = {}
+    shapes: dict[str, list[Any]] = {}
+    for depth in sorted(by_depth):
+        steps = []
+        for index, (key, level, level_proto) in enumerate(by_depth[depth]):
+            file = folder / f"exposed{index}.onnx"
+            file.write_bytes(_expose(proto, key, level, level_proto, values.get(key[:-2], {})).SerializeToString())
+            steps.append({**session, "do": "describe", "level": "none", "model": str(file), "optional": bool(key)})
+        answers = ask(folder, [*steps, run] if depth == 0 else steps)
+        if depth == 0:
+            stats, shapes = answers[-1]["stats"], answers[-1]["shapes"]
+        for (key, level, _), answer in zip(by_depth[depth], answers, strict=False):
+            values[key] = _merge(values.get(key[:-2], {}), level, answer.get("values", {}), shapes, path)
+    workspace: dict[str, int] = {}
+    costs: dict[str, int] = {}
+    unknown = []
     for key, level, level_proto in levels(graph, proto.graph):
-        known = {} if not key else values.get(key.rpartition("/")[0].rpartition("/")[0], {})
-        try:
-            values[key] = _describe(proto, key, level, level_proto, known, session, feeds, folder)
-        except RuntimeFailed as error:
-            if not key:
-                raise
-            values[key] = {}
-            unknown.append(f"{key} ({error})")
-    for key, found in values.items():
-        for name, value in found.items():
-            if not value.type.startswith("tensor("):
-                raise InputError(
-                    f"{path}: value {name!r} is of type {value.type}, whose memory peakmem does not model; "
-                    "replace it by tensors"
-                )
-            if value.shape == (-1,):
-                unknown.append(key)
-                break
-    stats = ask(folder, [{**session, "do": "statistics", "level": "none", "model": str(model_file),
-                          "feeds_files": list(feeds), "stats": str(folder / "stats.csv")}])["statistics"]["stats"]
-    workspace = {}
-    costs = {}
-    for key, level, level_proto in levels(graph, proto.graph):
-        shapes = _shapes(values, key, level_proto, proto)
+        sizes = {i.name: tuple(i.dims) for i in (*proto.graph.initializer, *level_proto.initializer)}
+        sizes.update({name: value.shape for name, value in values[key].items()})
         for node in level.nodes:
             workspace[node.name] = charge(stats.get(node.name, (0, 0))[1])
-            costs[node.name] = macs(node, shapes)
-    return Facts(values, workspace, costs, tuple(dict.fromkeys(unknown)))
+            costs[node.name] = macs(node, sizes)
+        if not complete(level, values[key]):
+            if not key:
+                raise InputError(f"{path}: ONNX Runtime does not tell the shapes of all values")
+            unknown.append("/".join(key))
+    return Facts(values, workspace, costs, tuple(unknown))
 
 
-def _shapes(values: Mapping[str, Mapping[str, Value]], key: str, level: Any, proto: Any) -> dict[str, tuple[int, ...]]:
-    shapes = {i.name: tuple(i.dims) for i in proto.graph.initializer}
-    shapes.update({i.name: tuple(i.dims) for i in level.initializer})
-    parent = key
-    chain = [key]
-    while parent:
-        parent = parent.rpartition("/")[0].rpartition("/")[0]
-        chain.append(parent)
-    for k in reversed(chain):
-        shapes.update({name: value.shape for name, value in values.get(k, {}).items()})
-    return shapes
+def complete(graph: Graph, values: Mapping[str, Value]) -> bool:
+    """Whether every value that the nodes of a level write has a known shape."""
+    return all(name in values for node in graph.nodes for name in node.outputs if name)
 
 
-def _describe(
-    proto: Any,
-    key: str,
-    level: Graph,
-    level_proto: Any,
+def _merge(
     outer: Mapping[str, Value],
-    session: Mapping[str, Any],
-    feeds: Sequence[str],
-    folder: Path,
+    level: Graph,
+    described: Mapping[str, Mapping[str, Any]],
+    ran: Mapping[str, Sequence[Any]],
+    path: Path,
 ) -> dict[str, Value]:
-    exposed = _expose(proto, key, level, level_proto, outer)
-    file = folder / "exposed.onnx"
-    file.write_bytes(exposed.SerializeToString())
-    answer = ask(folder, [{**session, "do": "describe", "level": "none", "model": str(file),
-                           "feeds_files": list(feeds) if not key else []}])["describe"]
+    """Values of a level: what the planner knows of them from ``described``, how large they were from ``ran``."""
+    exact: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for node in level.nodes:
+        names = [name for name in node.outputs if name]
+        rows = ran.get(node.name, ())
+        if len(rows) == len(names):
+            exact.update({n: (f"tensor({kind})", tuple(shape)) for n, (kind, shape) in zip(names, rows, strict=True)})
     found = dict(outer)
-    for name, row in answer["values"].items():
-        planned = None if row["planned"] is None else tuple("" if d is None else d for d in row["planned"])
-        shape = row.get("shape", planned)
-        if shape is None or not all(isinstance(d, int) for d in shape):
-            shape = (-1,)
-        found[name] = Value(row["type"], planned, tuple(shape))
+    for name in dict.fromkeys([*described, *exact]):
+        row = described.get(name)
+        kind = row["type"] if row is not None else exact[name][0]
+        if not kind.startswith("tensor("):
+            raise InputError(
+                f"{path}: value {name!r} is of type {kind}, whose memory peakmem does not model; replace it by tensors"
+            )
+        planned = None
+        if row is not None and row["planned"] is not None:
+            planned = tuple("" if d is None else d for d in row["planned"])
+        shape = exact[name][1] if name in exact else planned
+        if shape is not None and all(isinstance(d, int) for d in shape):
+            found[name] = Value(kind, planned, tuple(int(d) for d in shape))
     return found
 
 
-def _expose(proto: Any, key: str, level: Graph, level_proto: Any, outer: Mapping[str, Value]) -> Any:
+def _expose(proto: Any, key: Key, level: Graph, level_proto: Any, outer: Mapping[str, Value]) -> Any:
     """The level as a model of its own whose outputs are all its values."""
     onnx = import_onnx()
     model = onnx.ModelProto()
@@ -166,7 +171,7 @@ def _expose(proto: Any, key: str, level: Graph, level_proto: Any, outer: Mapping
                         elif d:
                             dim.dim_param = d
     del model.graph.output[:]
-    done = {v.name for v in real_inputs(model.graph)} | {i.name for i in model.graph.initializer}
+    done = {v.name for v in real_inputs(model.graph)} | level.initializers
     declared = {v.name: v for v in (*level_proto.output, *level_proto.value_info)}
     for node in level.nodes:
         for name in node.outputs:

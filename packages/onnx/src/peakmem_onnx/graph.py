@@ -84,7 +84,7 @@ class Node:
     Attributes
     ----------
     index : int
-        Position in the file.
+        Position in the file, Constant nodes not counted.
     inputs, outputs : tuple of str
         As in the file, with empty names where something optional is left out.
     captured : tuple of str
@@ -153,23 +153,33 @@ def body_attributes(proto: Any) -> list[tuple[str, Any]]:
     return sorted(found, key=lambda pair: pair[0])
 
 
+def is_constant(proto: Any) -> bool:
+    """Whether a node is a Constant, which ONNX Runtime turns into an initializer when it loads the file."""
+    return proto.op_type == "Constant" and proto.domain in ("", "ai.onnx")
+
+
 def read_graph(proto: Any) -> Graph:
-    """Parse a ``GraphProto`` with all its bodies.
+    """Parse a ``GraphProto`` with all its bodies. Constant nodes count as initializers: they are never executed.
 
     Raises
     ------
     InputError
         When the nodes are not listed so that every value stands before its readers.
     """
-    initializers = frozenset(i.name for i in proto.initializer) | frozenset(
-        i.values.name for i in proto.sparse_initializer
+    executed = [node for node in proto.node if not is_constant(node)]
+    initializers = frozenset(
+        (
+            *(i.name for i in proto.initializer),
+            *(i.values.name for i in proto.sparse_initializer),
+            *(name for node in proto.node if is_constant(node) for name in node.output),
+        )
     )
     inputs = tuple(v.name for v in proto.input if v.name not in initializers)
     known = {*inputs, *initializers, *(v.name for v in proto.input)}
-    produced = {name for node in proto.node for name in node.output if name}
+    produced = {name for node in executed for name in node.output if name}
     outer: set[str] = set()
     nodes = []
-    for index, node in enumerate(proto.node):
+    for index, node in enumerate(executed):
         bodies = tuple((name, read_graph(body)) for name, body in body_attributes(node))
         captured = sorted({name for _, body in bodies for name in body.outer})
         for name in (*node.input, *captured):

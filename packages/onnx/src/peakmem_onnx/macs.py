@@ -32,7 +32,7 @@ def macs(node: Node, shapes: Shapes) -> int:
         return 0
     try:
         return rule(node, shapes)
-    except (KeyError, IndexError):
+    except (KeyError, IndexError, ValueError):
         return 0
 
 

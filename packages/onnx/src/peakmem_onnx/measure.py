@@ -39,7 +39,7 @@ def verify(model: OnnxModel, other: OnnxModel, *, progress: Progress | None = No
             file.write_bytes(data)
             step = {"do": "measure", "model": str(file), "feeds_files": feeds, "threads": model.origin.threads,
                     "external": model.origin.external, "level": "none", **settings}
-            return ask(folder, [step], preload=library)["measure"]
+            return ask(folder, [step], preload=library)[0]
 
         for name, one in (("the given order", model), ("the new order", other)):
             runs[name] = run(name, one.serialized(), outputs=str(folder / f"{name}.npz"), profile=str(folder / "profile"))

@@ -150,7 +150,7 @@ class OnnxModel:
         if schedule.expansion is not None:
             repeats = expand(proto, schedule.expansion)
             values = dict(facts.values)
-            values[""] = {**values[""], **{n: values[""][o] for n, o in repeats.items() if o in values[""]}}
+            values[()] = {**values[()], **{n: values[()][o] for n, o in repeats.items() if o in values[()]}}
             facts = replace(
                 facts,
                 values=values,

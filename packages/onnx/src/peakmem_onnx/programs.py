@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from peakmem.errors import InputError
 from peakmem.program import Buffer, Program, Statement
 from peakmem_onnx.graph import Graph, Node, Values
+from peakmem_onnx.orders import FIRST
 from peakmem_onnx.planner import may_share
 from peakmem_onnx.rules import is_pure
 
@@ -168,6 +169,13 @@ def _program(
                     )
                 )
     position = {v: i for i, v in enumerate(order)}
+    after: dict[int, set[int]] = {}  # the runtime runs Shape and Size as soon as it can: before other readers
+    for v in order:
+        node = graph.nodes[v]
+        if not node.domain and node.op in FIRST:
+            for u in readers[node.inputs[0]]:
+                if position[u] > position[v]:
+                    after.setdefault(u, set()).add(position[v])
     statements = []
     for v in order:
         node = graph.nodes[v]
@@ -180,7 +188,7 @@ def _program(
                 op=f"{node.domain}:{node.op}" if node.domain else node.op,
                 reads=tuple(reads),
                 writes=tuple(writes),
-                dependences=tuple(sorted(position[u] for u in before[v])),
+                dependences=tuple(sorted({*(position[u] for u in before[v]), *after.get(v, ())})),
                 workspace=workspace.get(v, 0),
                 cost=costs.get(v, 0),
                 pure=is_pure(node.domain, node.op),

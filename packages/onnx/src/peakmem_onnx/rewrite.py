@@ -7,24 +7,31 @@ from typing import Any
 
 from peakmem.errors import InputError, Refused
 from peakmem.schedule import Expansion
-from peakmem_onnx.graph import all_names, body_attributes, read_graph
+from peakmem_onnx.graph import all_names, body_attributes, is_constant, read_graph
 
 
 def permute_level(graph: Any, order: Sequence[int]) -> None:
-    """Put the nodes of a ``GraphProto`` into ``order``; each keeps its bytes."""
-    data = [node.SerializeToString() for node in graph.node]
-    if sorted(order) != list(range(len(data))):
+    """Put the executed nodes of a ``GraphProto`` into ``order``, Constant nodes first; each keeps its bytes."""
+    before = [node.SerializeToString() for node in graph.node]
+    constants = [data for data, node in zip(before, graph.node, strict=True) if is_constant(node)]
+    executed = [data for data, node in zip(before, graph.node, strict=True) if not is_constant(node)]
+    if sorted(order) != list(range(len(executed))):
         raise InputError("the order is not a permutation of the graph's nodes")
-    if list(order) == list(range(len(data))):
-        return
+    after = [*constants, *(executed[v] for v in order)]
+    if after != before:
+        replace_nodes(graph, after)
+
+
+def replace_nodes(graph: Any, data: Sequence[bytes]) -> None:
+    """Give a ``GraphProto`` other nodes, from their bytes."""
     del graph.node[:]
-    for v in order:
-        graph.node.add().ParseFromString(data[v])
+    for item in data:
+        graph.node.add().ParseFromString(item)
 
 
 def permute(graph: Any, orders: Mapping[str, Sequence[int]], prefix: str = "") -> None:
     """Permute a graph and its bodies by a map of body paths (see `peakmem.program.Program.bodies`)."""
-    for v, node in enumerate(graph.node):
+    for v, node in enumerate(node for node in graph.node if not is_constant(node)):
         for k, (_, body) in enumerate(body_attributes(node)):
             permute(body, orders, f"{prefix}{v}/{k}/")
     order = orders.get(prefix.rstrip("/"))
@@ -51,7 +58,8 @@ def expand(proto: Any, expansion: Expansion) -> dict[str, str]:
     """
     graph = read_graph(proto.graph)
     names = all_names([graph]) | {node.name for node in graph.nodes}
-    data = [node.SerializeToString() for node in proto.graph.node]
+    constants = [node.SerializeToString() for node in proto.graph.node if is_constant(node)]
+    data = [node.proto.SerializeToString() for node in graph.nodes]
     repeats: dict[str, str] = {}
     seen: set[int] = set()
     # Enlarged buffer -> original value -> the value that lives there under a new name.
@@ -92,9 +100,7 @@ def expand(proto: Any, expansion: Expansion) -> dict[str, str]:
                 if original_buffer[b] != b or b in statement.writes:
                     renamed.setdefault(b, {}).update(fresh)
         result.append(proto_node.SerializeToString())
-    del proto.graph.node[:]
-    for item in result:
-        proto.graph.node.add().ParseFromString(item)
+    replace_nodes(proto.graph, [*constants, *result])
     return repeats
 
 

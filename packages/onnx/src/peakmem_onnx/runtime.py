@@ -55,8 +55,10 @@ def scratch() -> Iterator[Path]:
 
 def ask(
     folder: Path, steps: Sequence[Mapping[str, Any]], *, preload: Path | None = None, timeout: float = TIMEOUT
-) -> dict[str, Any]:
-    """Let a child process do ``steps`` (see `peakmem_onnx.child`) and return its answer.
+) -> list[dict[str, Any]]:
+    """Let a child process do ``steps`` (see `peakmem_onnx.child`) and return its answers, one a step.
+
+    A step that is ``optional`` may fail; its answer then holds only an ``error``.
 
     Raises
     ------
@@ -90,10 +92,11 @@ def ask(
         raise RuntimeFailed(
             f"ONNX Runtime ended with status {done.returncode}" + (f": {tail[-1][:300]}" if tail else "")
         )
-    result: dict[str, Any] = json.loads(answer.read_text())
-    if "error" in result:
-        raise RuntimeFailed(one_line(result["error"]))
-    return result
+    results: list[dict[str, Any]] = json.loads(answer.read_text())
+    for step, result in zip(steps, results, strict=False):
+        if "error" in result and not step.get("optional"):
+            raise RuntimeFailed(one_line(result["error"]))
+    return results
 
 
 def one_line(text: str) -> str:
