@@ -18,10 +18,11 @@ and proofs behind it.
 """
 
 from peakmem.recompute.expand import body_orders, expand, order_expansion
-from peakmem.recompute.floor import Floor, floor
-from peakmem.recompute.plan import Plan, Rerun, Trace, cost_of, make_plan, trace
+from peakmem.recompute.floors import Floor, floor
+from peakmem.recompute.pareto import Front, Point, base_orders, front, least_peak, make_problems, reach
+from peakmem.recompute.plan import Plan, Rerun, Trace, cost_of, make_plan, prune, trace
 from peakmem.recompute.problem import Problem, Unit, parse_extra_macs
-from peakmem.recompute.solve import Front, Outcome, Point, front, least_peak, solve
+from peakmem.recompute.solver import Outcome, solve
 
 __all__ = [
     "Floor",
@@ -33,6 +34,7 @@ __all__ = [
     "Rerun",
     "Trace",
     "Unit",
+    "base_orders",
     "body_orders",
     "cost_of",
     "expand",
@@ -40,8 +42,11 @@ __all__ = [
     "front",
     "least_peak",
     "make_plan",
+    "make_problems",
     "order_expansion",
     "parse_extra_macs",
+    "prune",
+    "reach",
     "solve",
     "trace",
 ]

@@ -64,8 +64,8 @@ def expand(plan: Plan) -> Expansion:
         fresh: dict[int, int] = {}
         here: dict[int, int] = {}
         for v in problem.units[unit].members:
-            for b in program.statements[v].writes:
-                if b not in fresh and program.buffers[b].kind != "constant":
+            for b in problem.writes[v]:
+                if b not in fresh:
                     fresh[b] = len(buffers)
                     buffers.append(Buffer(_fresh(f"{program.buffers[b].name}#{runs[v] + 1}", taken),
                                           program.buffers[b].size))

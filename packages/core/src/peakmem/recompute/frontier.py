@@ -122,6 +122,11 @@ class _Frontier:
         return FrontierAnswer(reruns[::-1], best.cost, self.width, self.widest)
 
     @staticmethod
+    def covers(present: int, runs: int, other: int, other_runs: int) -> bool:
+        """Whether a label of no higher price makes the other one superfluous."""
+        return present & other == other and not runs & ~other_runs
+
+    @staticmethod
     def follow(x: _Label, present: int) -> _Label:
         return x if present == x.present else _Label(x.cost, present, x.runs, x, None)
 
@@ -151,7 +156,7 @@ class _Frontier:
         heapq.heapify(queue)
         while queue:
             _, _, x = heapq.heappop(queue)
-            if any(y.present & x.present == x.present and not y.runs & ~x.runs for y in done):
+            if any(self.covers(y.present, y.runs, x.present, x.runs) for y in done):
                 continue
             done.append(x)
             self.check(len(done))
@@ -212,7 +217,7 @@ class _Frontier:
         result: list[_Label] = []
         for x in sorted(labels, key=lambda x: (x.cost, -x.present.bit_count())):
             runs = x.runs & ~gone
-            if any(p & x.present == x.present and not r & ~runs for p, r in kept):
+            if any(self.covers(p, r, x.present, runs) for p, r in kept):
                 continue
             kept.append((x.present, runs))
             result.append(x)

@@ -68,39 +68,35 @@ def trace(problem: Problem, reruns: Sequence[Rerun]) -> Trace:
     steps: list[int] = []
     block: list[int] = []
     touches: list[tuple[int, ...]] = []
-    k = 0
-    for step, v in enumerate(problem.order):
-        while k < len(reruns) and reruns[k][0] == step:
-            unit = problem.units[reruns[k][1]]
-            fresh: dict[int, int] = {}
-            for m in unit.members:
-                event = len(statements)
-                for b in program.statements[m].writes:
-                    if b not in fresh and program.buffers[b].kind != "constant":
-                        fresh[b] = len(owner)
-                        owner.append(b)
-                        first.append(event)
-                        last.append(event)
-                seen = tuple(fresh.get(b, current[b]) for b in touched[m])
-                for i in seen:
-                    last[i] = event
-                statements.append(m)
-                steps.append(step)
-                block.append(k)
-                touches.append(seen)
-            for b in unit.delivers:
-                current[b] = fresh[b]
-            k += 1
+
+    def run(v: int, step: int, rerun: int, seen: tuple[int, ...]) -> None:
         event = len(statements)
-        seen = tuple(current[b] for b in touched[v])
         for i in seen:
             if first[i] == -2:
                 first[i] = event
             last[i] = event
         statements.append(v)
         steps.append(step)
-        block.append(-1)
+        block.append(rerun)
         touches.append(seen)
+
+    k = 0
+    for step, v in enumerate(problem.order):
+        while k < len(reruns) and reruns[k][0] == step:
+            unit = problem.units[reruns[k][1]]
+            fresh: dict[int, int] = {}
+            for m in unit.members:
+                for b in problem.writes[m]:
+                    if b not in fresh:
+                        fresh[b] = len(owner)
+                        owner.append(b)
+                        first.append(-2)
+                        last.append(-2)
+                run(m, step, k, tuple([fresh.get(b, current[b]) for b in touched[m]]))
+            for b in unit.delivers:
+                current[b] = fresh[b]
+            k += 1
+        run(v, step, -1, tuple([current[b] for b in touched[v]]))
     events = len(statements)
     change = [0] * (events + 2)
     instances = []
@@ -184,21 +180,20 @@ class Plan:
         return "; ".join(names) or "nothing is rerun"
 
 
-def make_plan(problem: Problem, reruns: Sequence[Rerun], target: int | None = None) -> Plan:
-    """Simulate, and (with ``target``) leave out reruns that the target does not need.
+def make_plan(problem: Problem, reruns: Sequence[Rerun]) -> Plan:
+    """Simulate a list of reruns."""
+    return Plan(problem, tuple(reruns), cost_of(problem, reruns), trace(problem, reruns).peak)
 
-    Leaving out goes from the dearest to the cheapest, so a plan never keeps a rerun whose removal alone would do.
+
+def prune(plan: Plan, target: int) -> Plan:
+    """Leave out reruns that ``target`` does not need, the dearest first.
+
+    No single rerun of the result can be left out. One simulation for each rerun.
     """
-    reruns = tuple(reruns)
-    peak = trace(problem, reruns).peak
-    if target is not None and peak <= target:
-        index = sorted(range(len(reruns)), key=lambda k: (-problem.units[reruns[k][1]].cost, k))
-        kept = set(index)
-        for k in index:
-            shorter = tuple(r for j, r in enumerate(reruns) if j in kept and j != k)
-            less = trace(problem, shorter).peak
-            if less <= target:
-                kept.remove(k)
-                peak = less
-        reruns = tuple(r for j, r in enumerate(reruns) if j in kept)
-    return Plan(problem, reruns, cost_of(problem, reruns), peak)
+    problem, reruns, peak = plan.problem, list(plan.reruns), plan.peak
+    for k in sorted(range(len(reruns)), key=lambda k: (-problem.units[reruns[k][1]].cost, -k)):
+        without = [r for r in reruns if r is not plan.reruns[k]]
+        least = trace(problem, without).peak
+        if least <= target:
+            reruns, peak = without, least
+    return Plan(problem, tuple(reruns), cost_of(problem, reruns), peak)

@@ -149,20 +149,23 @@ class Problem:
         return tuple(tuple(sorted(self.position[v] for v in t)) for t in self.program.touchers)
 
     @cached_property
+    def writes(self) -> tuple[tuple[int, ...], ...]:
+        """Buffers that each statement writes, constants left out, each once."""
+        buffers = self.program.buffers
+        return tuple(
+            tuple(b for b in dict.fromkeys(s.writes) if buffers[b].kind != "constant") for s in self.program.statements
+        )
+
+    @cached_property
     def writers(self) -> tuple[tuple[int, ...], ...]:
         """Statements that write each buffer, in base order; empty for constants."""
         found: list[list[int]] = [[] for _ in self.program.buffers]
         for v in self.order:
-            for b in dict.fromkeys(self.program.statements[v].writes):
-                if self.program.buffers[b].kind != "constant":
-                    found[b].append(v)
+            for b in self.writes[v]:
+                found[b].append(v)
         return tuple(map(tuple, found))
 
     # -- units -----------------------------------------------------------------------------------------------
-
-    def _writes(self, v: int) -> tuple[int, ...]:
-        buffers = self.program.buffers
-        return tuple(b for b in dict.fromkeys(self.program.statements[v].writes) if buffers[b].kind != "constant")
 
     def _reads(self, v: int) -> tuple[int, ...]:
         buffers = self.program.buffers
@@ -251,10 +254,10 @@ class Problem:
                     deadline = min([deadline, *(position[w] for w in self.writers[b] if position[w] > position[v])])
                     if program.buffers[b].size:
                         sources[b] = None
-            begun.update(self._writes(v))
+            begun.update(self.writes[v])
         if deadline <= ready or (len(members) > 1 and self._feeds_itself(members, sources)):
             return None
-        written = dict.fromkeys(b for v in members for b in self._writes(v))
+        written = dict.fromkeys(b for v in members for b in self.writes[v])
         delivers = tuple(b for b in written if self._delivered(b, inside, ready))
         if not delivers:
             return None
@@ -291,7 +294,7 @@ class Problem:
     def _charge(self, members: Sequence[int], written: Mapping[int, None], delivers: Sequence[int]) -> int:
         """Delivered outputs stay to the end of the unit, others to the last member that touches them."""
         sizes, most = self.program.buffers, 0
-        start = {b: min(i for i, v in enumerate(members) if b in self._writes(v)) for b in written}
+        start = {b: min(i for i, v in enumerate(members) if b in self.writes[v]) for b in written}
         stop = {
             b: len(members) if b in delivers else max(i for i, v in enumerate(members) if b in self.program.touched[v])
             for b in written

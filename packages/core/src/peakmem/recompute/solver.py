@@ -1,4 +1,4 @@
-"""The least price of a target, and the whole front.
+"""The least price of a target.
 
 Words: ``exact`` is said of one base order under one cap, never ``optimal``: another base order may be cheaper.
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-from peakmem.recompute.floor import floor
+from peakmem.recompute.floors import floor
 from peakmem.recompute.frontier import TooWide, solve_frontier
 from peakmem.recompute.greedy import greedy
 from peakmem.recompute.milp import Answer, solve_milp
-from peakmem.recompute.plan import Plan, Rerun, allowed, make_plan, trace
+from peakmem.recompute.plan import Plan, Rerun, allowed, make_plan, prune, trace
 from peakmem.recompute.problem import Problem
 from peakmem.recompute.retention import Horizon, Retention, Segment, build, place
 from peakmem.recompute.treewidth import solve_treewidth
@@ -78,12 +78,17 @@ class _Search:
         """Take a list of reruns as the incumbent if it reaches the target and is cheaper."""
         if not allowed(self.problem, reruns):
             return False
-        plan = make_plan(self.problem, reruns, self.target)
+        plan = make_plan(self.problem, reruns)
         if plan.peak > self.target:
             return False
         if self.plan is None or (plan.extra_macs, len(plan.reruns)) < (self.plan.extra_macs, len(self.plan.reruns)):
             self.plan = plan
         return True
+
+    def prune(self) -> None:
+        """Leave out what the incumbent does not need; a settled one keeps its peak, which may lie below the target."""
+        if self.plan is not None:
+            self.plan = prune(self.plan, self.plan.peak if self.settled else self.target)
 
     @property
     def settled(self) -> bool:
@@ -124,6 +129,7 @@ def solve(
     begin = time.monotonic()
 
     def outcome(status: Status, method: str, interrupted: bool = False) -> Outcome:
+        search.prune()
         return Outcome(
             target, status, search.plan, search.bound, method, search.width, time.monotonic() - begin, interrupted
         )
@@ -136,11 +142,10 @@ def solve(
     used = "relaxation"
     try:
         if method == "auto":
-            if start:
-                search.offer(start)
-            found = greedy(problem, target, deadline=begin + 0.3 * time_limit)
-            if found is not None:
-                search.offer(found)
+            if not (start and search.offer(start)):
+                found = greedy(problem, target, deadline=begin + 0.3 * time_limit)
+                if found is not None and search.offer(found):
+                    search.prune()
             used, infeasible = _refine(search)
         else:
             used, infeasible = method, (_frontier(search) if method == "frontier" else _full(search, method))
@@ -302,161 +307,3 @@ def _moved(
     ]
     pairs.sort(key=lambda p: p[0][0])
     return [r for r, _ in pairs], [w for _, w in pairs]
-
-
-@dataclass(frozen=True)
-class Point:
-    """A point of the front: the plan, and whether its price is exact for its base order.
-
-    Attributes
-    ----------
-    plan : Plan
-    exact : bool
-        No plan *for this base order* reaches ``plan.peak`` for less MACs.
-    lower_bound : int
-        No plan for this base order reaches ``plan.peak`` for less MACs than this.
-    base : int
-        Index of the base order among those tried.
-    """
-
-    plan: Plan
-    exact: bool
-    lower_bound: int
-    base: int = 0
-
-    @property
-    def peak(self) -> int:
-        return self.plan.peak
-
-    @property
-    def extra_macs(self) -> int:
-        return self.plan.extra_macs
-
-
-@dataclass(frozen=True)
-class Front:
-    """Extra MACs against peak, cheapest first; each point has less memory and more MACs than the one before.
-
-    Attributes
-    ----------
-    points : tuple of Point
-    complete : bool
-        Every trade-off *of these base orders* is there and exact: between two points nothing is cheaper, and below
-        the last nothing is reachable within cap and budget.
-    interrupted : bool
-    seconds : float
-    """
-
-    points: tuple[Point, ...]
-    complete: bool
-    interrupted: bool = False
-    seconds: float = 0.0
-
-
-def front(problem: Problem | Sequence[Problem], *, time_limit: float = 30.0, lowest: int = 0) -> Front:
-    """The Pareto front of extra MACs against peak.
-
-    Parameters
-    ----------
-    problem : Problem or sequence of Problem
-        Several problems are several base orders of one program; the lower envelope is returned.
-    time_limit : float
-        Seconds for all of them.
-    lowest : int
-        Do not go below this many bytes.
-
-    Notes
-    -----
-    First the heuristic walks down to where it gets stuck, which gives a coarse front quickly. Then targets are
-    settled from the top: the next target is one byte below the peak just reached, so nothing is skipped.
-    """
-    problems = [problem] if isinstance(problem, Problem) else list(problem)
-    begin = time.monotonic()
-    points: list[Point] = []
-    complete, interrupted = True, False
-    for base, one in enumerate(problems):
-        share = (begin + time_limit - time.monotonic()) / (len(problems) - base)
-        found, whole, stopped = _front(one, base, time.monotonic() + share, lowest)
-        points.extend(found)
-        complete = complete and whole
-        if stopped:
-            complete, interrupted = base == len(problems) - 1 and complete, True
-            break
-    return Front(_envelope(points), complete, interrupted, time.monotonic() - begin)
-
-
-def _envelope(points: Sequence[Point]) -> tuple[Point, ...]:
-    best: list[Point] = []
-    for p in sorted(points, key=lambda p: (p.extra_macs, p.peak, not p.exact, p.base)):
-        if not best or p.peak < best[-1].peak:
-            best.append(p)
-    return tuple(best)
-
-
-def _front(problem: Problem, base: int, deadline: float, lowest: int) -> tuple[list[Point], bool, bool]:
-    given = make_plan(problem, ())
-    points = [Point(given, True, 0, base)]
-    lowest = max(lowest, floor(problem.program).size)
-    rough: list[Plan] = []
-    complete = True
-    try:
-        half = time.monotonic() + 0.3 * (deadline - time.monotonic())
-        reruns: list[Rerun] | None = []
-        peak = given.peak
-        while reruns is not None and peak > lowest and time.monotonic() < half:
-            reruns = greedy(problem, peak - 1, start=reruns, deadline=half)
-            if reruns is not None:
-                plan = make_plan(problem, reruns, peak - 1)
-                rough.append(plan)
-                peak = plan.peak
-        target = given.peak - 1
-        while target >= lowest:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                complete = False
-                break
-            start = next((p.reruns for p in rough if p.peak <= target), None)
-            outcome = solve(problem, target, time_limit=min(left, max(1.0, left / 4)), start=start)
-            if outcome.plan is not None:
-                points.append(Point(outcome.plan, outcome.status == "exact", outcome.lower_bound, base))
-                target = outcome.plan.peak - 1
-            if outcome.status != "exact":
-                complete = complete and outcome.status == "infeasible"
-                if outcome.plan is None:
-                    break
-            if outcome.interrupted:
-                raise KeyboardInterrupt
-    except KeyboardInterrupt:
-        points.extend(Point(p, False, 0, base) for p in rough)
-        return points, False, True
-    points.extend(Point(p, False, 0, base) for p in rough)
-    return points, complete, False
-
-
-def least_peak(problem: Problem, *, time_limit: float = 5.0) -> Outcome:
-    """The least peak that the base order reaches within cap and budget, with its price.
-
-    Bisection on the target; the status is ``exact`` if every decisive question was settled.
-    """
-    begin = time.monotonic()
-    low = floor(problem.program).size
-    best = solve(problem, trace(problem, ()).peak)
-    assert best.plan is not None
-    settled = True
-    while low < best.plan.peak:
-        left = begin + time_limit - time.monotonic()
-        if left <= 0:
-            settled = False
-            break
-        middle = (low + best.plan.peak - 1) // 2
-        outcome = solve(problem, middle, time_limit=left / 2)
-        if outcome.plan is not None:
-            best = outcome
-            assert best.plan is not None
-        else:
-            settled = settled and outcome.status == "infeasible"
-            low = middle + 1
-        if outcome.interrupted:
-            settled = False
-            break
-    return replace(best, status="exact" if settled and best.status == "exact" else "gap")

@@ -1,0 +1,305 @@
+"""Shortcuts that look right and are false, each with a program on which it gives a wrong answer.
+
+None of them is used. The programs are kept so that nobody brings one in again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+
+import pytest
+from peakmem.liveness import timeline
+from peakmem.program import Buffer, Program, Statement
+from peakmem.recompute import Problem, expand, floor, make_plan, solve, trace
+from peakmem.recompute.frontier import _Frontier
+from peakmem.recompute.generators import random_program
+from peakmem.recompute.oracle import shortest_path
+from peakmem.recompute.retention import Horizon
+
+Rule = Callable[[int, int], bool]
+
+
+def least(problem: Problem, target: int, may_drop: Rule = lambda b, t: True, may_rerun: Rule = lambda u, t: True) -> int | None:
+    """Least extra MACs where buffer ``b`` may be dropped, and unit ``u`` rerun, before step ``t`` only if the rule allows."""
+    program, n = problem.program, len(problem.order)
+    size = [b.size for b in program.buffers]
+    entry = frozenset(b for b, x in enumerate(program.buffers) if x.kind == "input" and (x.pinned or program.touchers[b]))
+    start: tuple[int, frozenset[int], tuple[int, ...]] = (0, entry, ())
+    best, tick = {start: 0}, itertools.count()
+    queue = [(0, next(tick), start)]
+    while queue:
+        cost, _, state = heapq.heappop(queue)
+        if cost > best[state]:
+            continue
+        step, here, runs = state
+        if step == n:
+            return cost
+        held = sum(size[b] for b in here)
+        following = [
+            (0, (step, here - {b}, runs)) for b in here if not program.buffers[b].pinned and may_drop(b, step)
+        ]
+        for i, u in enumerate(problem.units):
+            if (
+                u.ready < step <= u.deadline
+                and runs.count(u.group) + 1 < problem.cap
+                and here.issuperset(u.sources)
+                and held + u.charge <= target
+                and may_rerun(i, step)
+            ):
+                following.append((u.cost, (step, here | set(u.delivers), tuple(sorted((*runs, u.group))))))
+        v = problem.order[step]
+        touched = set(program.touched[v])
+        old = {b for b in touched if problem.born[b] < step and size[b]}
+        if here >= old and problem.charged[v] + sum(size[b] for b in here | touched) <= target:
+            following.append((0, (step + 1, here | touched, runs)))
+        for price, then in following:
+            if cost + price < best.get(then, cost + price + 1):
+                best[then] = cost + price
+                heapq.heappush(queue, (cost + price, next(tick), then))
+    return None
+
+
+def problem_of(seed: int, statements: int) -> Problem:
+    return Problem(random_program(seed, statements), tuple(range(statements)))
+
+
+def over(problem: Problem, target: int) -> list[int]:
+    return [i for i, b in enumerate(timeline(problem.program, problem.order).bytes_at) if b > target]
+
+
+def answers(problem: Problem, target: int) -> int | None:
+    """What everybody who is right says."""
+    truth = least(problem, target)
+    assert shortest_path(problem, target) == truth
+    for method in ("auto", "frontier", "milp"):
+        outcome = solve(problem, target, time_limit=60, method=method)  # type: ignore[arg-type]
+        assert (outcome.plan.extra_macs if outcome.plan else None) == truth
+        assert outcome.status == ("infeasible" if truth is None else "exact")
+    return truth
+
+
+def test_false_values_not_live_across_a_step_over_the_target_need_not_be_dropped() -> None:
+    problem, target = problem_of(133, 4), 18
+    alive = timeline(problem.program, problem.order)
+    crossing = {
+        b
+        for b in range(len(problem.program.buffers))
+        for s in over(problem, target)
+        if alive.first[b] < s < alive.last[b] and b not in problem.program.touched[problem.order[s]]
+    }
+    assert answers(problem, target) == 6
+    assert least(problem, target, may_drop=lambda b, t: b in crossing or problem.last_use[b] < t) is None
+
+
+def test_false_a_value_past_its_last_reader_is_absent() -> None:
+    problem, target = problem_of(5, 3), 19
+    assert answers(problem, target) == 0
+
+    def sources_live(u: int, gap: int) -> bool:
+        return all(problem.last_use[b] >= gap for b in problem.units[u].sources)
+
+    assert least(problem, target, may_rerun=sources_live) is None
+
+
+def test_false_a_candidate_costs_its_whole_chain() -> None:
+    problem, target = problem_of(8, 4), 15
+    assert answers(problem, target) == 5
+
+    def chain(u: int) -> int:
+        seen, stack = {u}, [u]
+        while stack:
+            for b in problem.units[stack.pop()].sources:
+                new = set(problem.units_of.get(b, ())) - seen
+                seen |= new
+                stack.extend(new)
+        return sum(problem.units[i].cost for i in seen)
+
+    assert least(problem, target, may_rerun=lambda u, _: chain(u) <= 5) is None
+
+
+def test_false_reruns_come_after_the_first_step_over_the_target() -> None:
+    problem, target = problem_of(110, 5), 27
+    assert answers(problem, target) == 9
+    first = over(problem, target)[0]
+    assert least(problem, target, may_rerun=lambda _, gap: gap > first) is None
+
+
+def test_false_more_values_for_no_more_macs_dominate_whatever_has_been_rerun() -> None:
+    problem, target = problem_of(176, 7), 24
+    assert answers(problem, target) == 2
+
+    class Forgetful(_Frontier):
+        @staticmethod
+        def covers(present: int, runs: int, other: int, other_runs: int) -> bool:
+            return present & other == other
+
+    assert Forgetful(Horizon(problem, target), 10**6, None).run().reruns is None
+
+
+def test_the_relaxation_alone_is_not_the_answer() -> None:
+    """Memory enforced at base steps only: a lower bound that some programs do not reach."""
+    from peakmem.recompute.milp import solve_milp
+    from peakmem.recompute.retention import build
+
+    settled = below = 0
+    for seed in range(250):
+        problem = problem_of(seed, 6)
+        for target in range(floor(problem.program).size, trace(problem, ()).peak):
+            horizon = Horizon(problem, target)
+            model = build(horizon, horizon.tight_steps())
+            bound = None if model is None else solve_milp(model, budget=None, time_limit=60).bound
+            truth = shortest_path(problem, target)
+            if truth is None or bound == truth:
+                settled += 1
+            else:
+                assert bound is not None
+                assert bound < truth
+                below += 1
+            if bound is None:
+                assert truth is None
+    assert 0 < below < settled
+
+
+# -- buffers with several writers -----------------------------------------------------------------------------------
+
+
+def chain_program() -> Program:
+    """``conv`` writes b, ``relu`` rewrites it in place, ``early`` and ``late`` read it; ``wide`` is the peak."""
+    return Program(
+        (
+            Buffer("x", 1, "input", True),
+            Buffer("b", 8),
+            Buffer("e", 2),
+            Buffer("w", 9),
+            Buffer("n", 1),
+            Buffer("y", 1, "output", True),
+        ),
+        (
+            Statement("conv", "Conv", (0,), (1,), (), cost=7),
+            Statement("relu", "Relu", (1,), (1,), (0,)),
+            Statement("early", "Pool", (1,), (2,), (1,)),
+            Statement("wide", "Up", (2,), (3,), (2,)),
+            Statement("narrow", "Pool", (3,), (4,), (3,)),
+            Statement("late", "Add", (1, 4), (5,), (1, 4)),
+        ),
+    )
+
+
+def test_a_buffer_rewritten_in_place_comes_back_by_rerunning_all_its_writers() -> None:
+    program = chain_program()
+    problem = Problem(program, tuple(range(6)))
+    assert trace(problem, ()).peak == 20
+    outcome = solve(problem, 12)
+    assert outcome.status == "exact"
+    assert outcome.plan is not None
+    assert outcome.plan.extra_macs == 7
+    enlarged = expand(outcome.plan)
+    names = [s.name for s in enlarged.program.statements]
+    assert names == ["conv", "relu", "early", "wide", "narrow", "conv#2", "relu#2", "late"]
+    assert [b.name for b in enlarged.program.buffers][-1] == "b#2"
+    assert solve(Problem(program, tuple(range(6)), fuse=False), 12).status == "infeasible"
+
+
+def test_a_rerun_between_two_writers_repeats_only_those_that_have_run() -> None:
+    program = chain_program()
+    rows = list(program.statements)
+    # The same, but the in-place statement stands right before the late reader, and the early reader before it.
+    order = ["conv", "early", "wide", "narrow", "relu", "late"]
+    early = Statement("early", "Pool", (1,), (2,), (0,))
+    by_name = {s.name: s for s in rows} | {"early": early}
+    by_name["wide"] = Statement("wide", "Up", (2,), (3,), (1,))
+    by_name["narrow"] = Statement("narrow", "Pool", (3,), (4,), (2,))
+    by_name["relu"] = Statement("relu", "Relu", (1,), (1,), (0, 1))
+    by_name["late"] = Statement("late", "Add", (1, 4), (5,), (3, 4))
+    problem = Problem(Program(program.buffers, tuple(by_name[name] for name in order)), tuple(range(6)))
+    outcome = solve(problem, 12)
+    assert outcome.plan is not None
+    assert outcome.plan.extra_macs == 7
+    assert [s.name for s in expand(outcome.plan).program.statements] == [
+        "conv", "early", "wide", "narrow", "conv#2", "relu", "late",
+    ]  # fmt: skip
+
+
+def test_nothing_is_rerun_from_a_source_that_was_overwritten() -> None:
+    program = Program(
+        (Buffer("s", 4), Buffer("b", 8), Buffer("w", 9), Buffer("y", 1, "output", True), Buffer("x", 1, "input", True)),
+        (
+            Statement("fill", "Fill", (4,), (0,), ()),
+            Statement("read", "Conv", (0,), (1,), (0,), cost=1),
+            Statement("clobber", "Fill", (0,), (0,), (0, 1)),
+            Statement("use", "Up", (1,), (2,), (1,)),
+            Statement("again", "Add", (0, 1, 2), (3,), (1, 2, 3)),
+        ),
+    )
+    problem = Problem(program, tuple(range(5)))
+    unit = next(u for u in problem.units if u.delivers == (1,))
+    assert unit.deadline == 2
+
+
+def test_units_that_need_each_other_do_not_run_in_a_row() -> None:
+    """``a`` and ``b`` each have two writers, and the second writer of each reads the other's."""
+    program = Program(
+        (Buffer("x", 1, "input", True), Buffer("a", 3), Buffer("b", 3), Buffer("p", 2), Buffer("q", 2),
+         Buffer("y", 1, "output", True)),
+        (
+            Statement("a1", "A", (0,), (1, 3), ()),
+            Statement("b1", "B", (0,), (2, 4), ()),
+            Statement("a2", "A", (1, 4), (1,), (0, 1)),
+            Statement("b2", "B", (2, 3), (2,), (0, 1)),
+            Statement("end", "E", (1, 2), (5,), (2, 3)),
+        ),
+    )  # fmt: skip
+    problem = Problem(program, tuple(range(5)))
+    position = {u: i for i, u in enumerate(problem.units)}
+    for u in problem.units:
+        for b in u.sources:
+            for m in problem.units_of.get(b, ()):
+                if problem.units[m].ready < u.deadline:
+                    assert m < position[u]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"cap": 0}, "cap: 0 is below 1"),
+        ({"max_extra_macs": -1}, "extra MACs: -1 is negative"),
+        ({"thresholds": {"Cnov": 4}}, "no operator 'Cnov'"),
+        ({"thresholds": {"Conv": -4}}, "-4 bytes for 'Conv' is negative"),
+    ],
+)
+def test_bad_settings_are_refused_in_one_sentence(change: dict[str, object], sentence: str) -> None:
+    from peakmem.errors import UsageError
+
+    with pytest.raises(UsageError, match=sentence) as error:
+        Problem(chain_program(), tuple(range(6)), **change)  # type: ignore[arg-type]
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("text", "value"), [("0.5%", 500), ("100%", 100_000), ("0", 0), ("250_000", 250_000)])
+def test_budgets_are_macs_or_a_share(text: str, value: int) -> None:
+    from peakmem.recompute import parse_extra_macs
+
+    assert parse_extra_macs(text, 100_000) == value
+
+
+@pytest.mark.parametrize("text", ["101%", "-1%", "-5", "much", "", "nan%", "%"])
+def test_other_budgets_are_refused(text: str) -> None:
+    from peakmem.errors import UsageError
+    from peakmem.recompute import parse_extra_macs
+
+    with pytest.raises(UsageError):
+        parse_extra_macs(text, 100_000)
+
+
+def test_thresholds_and_impure_statements_keep_values_where_they_are() -> None:
+    program = chain_program()
+    assert solve(Problem(program, tuple(range(6)), thresholds={"Conv": 7}), 12).status == "exact"
+    assert solve(Problem(program, tuple(range(6)), thresholds={"Conv": 8}), 12).status == "infeasible"
+    rows = list(program.statements)
+    rows[0] = Statement("conv", "Conv", (0,), (1,), (), cost=7, pure=False)
+    random = Problem(Program(program.buffers, tuple(rows)), tuple(range(6)))
+    assert random.excluded == {"Conv": 1}
+    assert solve(random, 12).status == "infeasible"
+    assert make_plan(random, ()).peak == 20

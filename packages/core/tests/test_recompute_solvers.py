@@ -1,0 +1,256 @@
+"""All solvers against a shortest path over machine states, and plans against independent simulators."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from peakmem.liveness import timeline
+from peakmem.program import Program
+from peakmem.recompute import Problem, expand, floor, make_plan, order_expansion, prune, solve, trace
+from peakmem.recompute.generators import ladder, random_order, random_program
+from peakmem.recompute.oracle import free_order, shortest_path
+from peakmem.recompute.plan import Plan, allowed
+from peakmem.recompute.retention import Horizon, build
+from peakmem.recompute.treewidth import eliminations
+from peakmem.schedule import Expansion
+
+
+def problems(count: int, statements: int, **kind: bool) -> list[Problem]:
+    return [
+        Problem(p, random_order(seed, p), cap=2 + seed % 2)
+        for seed in range(count)
+        for p in [random_program(seed, 3 + seed % (statements - 2), **kind)]
+    ]
+
+
+def targets(problem: Problem) -> list[int]:
+    peak, low = trace(problem, ()).peak, floor(problem.program).size
+    return sorted({low - 1, low, (low + peak) // 2, peak - 1} & set(range(low - 1, peak)))
+
+
+KINDS: dict[str, dict[str, bool]] = {
+    "plain": {},
+    "several_outputs": {"several_outputs": True},
+    "in_place": {"in_place": True},
+    "all": {"several_outputs": True, "in_place": True, "impure": True},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_methods_find_the_price_of_the_shortest_path(kind: str) -> None:
+    feasible = infeasible = 0
+    for problem in problems(60, 7, **KINDS[kind]):
+        for target in targets(problem):
+            truth = shortest_path(problem, target)
+            feasible, infeasible = feasible + (truth is not None), infeasible + (truth is None)
+            for method in ("auto", "frontier", "milp", "treewidth"):
+                outcome = solve(problem, target, time_limit=60, method=method)  # type: ignore[arg-type]
+                if method == "treewidth" and outcome.status == "gap":
+                    continue  # too wide; the width limit is tested below
+                assert outcome.status == ("infeasible" if truth is None else "exact"), (method, target)
+                if truth is not None:
+                    assert outcome.plan is not None
+                    assert outcome.plan.extra_macs == outcome.lower_bound == truth
+                    assert outcome.plan.peak <= target
+    assert feasible > 8
+    assert infeasible > 8
+
+
+def test_a_budget_below_the_price_is_infeasible_and_at_the_price_is_not() -> None:
+    checked = 0
+    for problem in problems(60, 7):
+        for target in targets(problem):
+            price = shortest_path(problem, target)
+            if price:
+                checked += 1
+                for budget, status in ((price, "exact"), (price - 1, "infeasible")):
+                    limited = Problem(problem.program, problem.order, cap=problem.cap, max_extra_macs=budget)
+                    assert solve(limited, target, time_limit=60).status == status
+    assert checked > 5
+
+
+def test_no_copy_where_the_cap_is_one() -> None:
+    for problem in problems(20, 7):
+        once = Problem(problem.program, problem.order, cap=1)
+        peak = trace(once, ()).peak
+        assert solve(once, peak).plan == make_plan(once, ())
+        assert solve(once, peak - 1).status == "infeasible"
+
+
+def some_plans(count: int = 60, **kind: bool) -> list[tuple[Plan, int]]:
+    """Plans that solve found, each with its target."""
+    found = []
+    for problem in problems(count, 9, **kind):
+        for target in targets(problem):
+            outcome = solve(problem, target, time_limit=60)
+            if outcome.plan is not None and outcome.plan.reruns:
+                found.append((outcome.plan, target))
+    return found
+
+
+def random_plans(count: int, **kind: bool) -> list[Plan]:
+    """Reruns at random within windows and cap: no use to anybody, but legal."""
+    found = []
+    for seed, problem in enumerate(problems(count, 9, **kind)):
+        rng = random.Random(seed)
+        chosen = []
+        for i, u in enumerate(problem.units):
+            chosen += [(rng.randint(u.ready + 1, u.deadline), i) for _ in range(rng.randint(0, problem.cap - 1))]
+        reruns = sorted(chosen, key=lambda r: r[0])
+        counts = Counter(problem.units[u].group for _, u in reruns)
+        reruns = [r for r in reruns if counts[problem.units[r[1]].group] < problem.cap]
+        if reruns:
+            assert allowed(problem, reruns)
+            found.append(make_plan(problem, reruns))
+    return found
+
+
+def simulate(program: Program) -> int:
+    """Peak by allocating and freeing, one statement after the other; shares nothing with the library."""
+    last = {}
+    for v, s in enumerate(program.statements):
+        for b in (*s.reads, *s.writes):
+            last[b] = v
+    held = {b for b, x in enumerate(program.buffers) if x.kind == "input" and (x.pinned or b in last)}
+    peak = sum(program.buffers[b].size for b in held)
+    for v, s in enumerate(program.statements):
+        held |= {b for b in (*s.reads, *s.writes) if program.buffers[b].kind != "constant"}
+        peak = max(peak, s.workspace + sum(program.buffers[b].size for b in held))
+        held -= {b for b in held if last.get(b) == v and not program.buffers[b].pinned}
+    return peak
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_enlarged_program_has_the_peak_and_the_price_of_the_plan(kind: str) -> None:
+    plans = [*(plan for plan, _ in some_plans(**KINDS[kind])), *random_plans(60, **KINDS[kind])]
+    assert len(plans) > 40
+    for plan in plans:
+        enlarged = expand(plan)
+        program, original = enlarged.program, plan.problem.program
+        assert simulate(program) == timeline(program).peak == plan.peak
+        assert sum(s.cost for s in program.statements) - sum(s.cost for s in original.statements) == plan.extra_macs
+        for v, s in zip(enlarged.statement_of, program.statements):
+            assert tuple(enlarged.buffer_of[b] for b in s.reads) == original.statements[v].reads
+            assert tuple(enlarged.buffer_of[b] for b in s.writes) == original.statements[v].writes
+
+
+def contents(
+    program: Program, order: list[int], enlarged: Expansion | None = None
+) -> tuple[dict[int, set[object]], dict[str, object]]:
+    """Run symbolically: what each original statement reads in all its runs, and the contents of the outputs.
+
+    What a statement writes is a function of what it is, what it reads, and (it may write a part) what was there.
+    """
+    held: dict[int, object] = {b: ("entry", b) for b, x in enumerate(program.buffers) if x.kind == "input"}
+    read: dict[int, set[object]] = {}
+    for v in order:
+        s = program.statements[v]
+        origin = v if enlarged is None else enlarged.statement_of[v]
+        seen = tuple(held.get(b) for b in s.reads)
+        read.setdefault(origin, set()).add(seen)
+        made = {b: hash((origin, k, seen, held.get(b))) for k, b in enumerate(s.writes)}
+        held.update(made)
+    return read, {x.name: held.get(b) for b, x in enumerate(program.buffers) if x.pinned}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_run_of_a_statement_reads_the_same_in_every_order_of_the_enlarged_program(kind: str) -> None:
+    several = 0
+    for plan in [*(plan for plan, _ in some_plans(**KINDS[kind])), *random_plans(80, **KINDS[kind])]:
+        problem = plan.problem
+        several += any(len(problem.units[u].members) > 1 for _, u in plan.reruns)
+        truth, outputs = contents(problem.program, list(problem.order))
+        enlarged = expand(plan)
+        for seed in range(6):
+            order = random_order(seed, enlarged.program) if seed else range(len(enlarged.program))
+            read, results = contents(enlarged.program, list(order), enlarged)
+            assert results == outputs
+            assert read == truth
+    if kind in ("in_place", "all"):
+        assert several > 10  # otherwise this test says nothing about units of several statements
+
+
+def test_reordering_the_enlarged_program_never_raises_its_peak() -> None:
+    for plan, _ in some_plans(40):
+        enlarged = expand(plan)
+        orders, peak = order_expansion(enlarged, time_limit=5)
+        enlarged.program.validate_order(orders[""])
+        assert timeline(enlarged.program, orders[""]).peak == peak <= plan.peak
+
+
+def test_pruned_plans_need_every_rerun() -> None:
+    for plan, target in some_plans(40):
+        pruned = prune(plan, target)
+        assert pruned.peak <= target
+        for k in range(len(pruned.reruns)):
+            rest = (*pruned.reruns[:k], *pruned.reruns[k + 1 :])
+            assert trace(pruned.problem, rest).peak > target
+
+
+def test_a_free_order_is_never_dearer_and_sometimes_cheaper_or_alone_in_reaching_the_target() -> None:
+    cheaper = alone = 0
+    for seed in range(30):
+        program = random_program(seed, 6)
+        order = random_order(seed, program)
+        problem = Problem(program, order)
+        for target in targets(problem):
+            fixed, free = shortest_path(problem, target), free_order(program, target)
+            if fixed is not None:
+                assert free is not None
+                assert free <= fixed
+                cheaper += free < fixed
+            else:
+                alone += free is not None
+    assert cheaper
+    assert alone
+
+
+def test_without_time_the_answer_is_a_bound_and_what_was_found() -> None:
+    problem = Problem(ladder(30, 6), tuple(range(len(ladder(30, 6)))))
+    target = (trace(problem, ()).peak + floor(problem.program).size) // 2
+    outcome = solve(problem, target, time_limit=0.0)
+    assert outcome.status == "gap"
+    assert outcome.lower_bound >= 0
+
+
+def test_ctrl_c_keeps_the_best_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    solver = sys.modules["peakmem.recompute.solver"]
+    program = ladder(3, 4)
+    problem = Problem(program, tuple(range(len(program))))
+    target = trace(problem, ()).peak - 1
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(solver, "_answer", interrupt)
+    outcome = solve(problem, target)
+    assert outcome.interrupted
+    assert outcome.status == "gap"
+    assert outcome.plan is not None
+    assert outcome.plan.peak <= target
+
+
+def test_the_width_is_reported_and_grows_with_the_values_kept_not_with_the_length() -> None:
+    def width(rungs: int, kept: int) -> int:
+        program = ladder(rungs, kept)
+        problem = Problem(program, tuple(range(len(program))))
+        horizon = Horizon(problem, (trace(problem, ()).peak + floor(program).size) // 2)
+        model = build(horizon, horizon.tight_steps())
+        assert model is not None
+        return eliminations(model)[0].width
+
+    assert width(2, 2) <= width(6, 2) <= width(2, 2) + 2
+    assert width(3, 5) > width(3, 2)
+
+
+def test_answers_are_the_same_each_time() -> None:
+    program = ladder(4, 4)
+    problem = Problem(program, tuple(range(len(program))))
+    target = trace(problem, ()).peak - 5
+    first, second = (solve(problem, target, time_limit=60) for _ in range(2))
+    assert first.plan == second.plan
+    assert first.lower_bound == second.lower_bound
