@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
+import tempfile
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -95,7 +98,46 @@ def make_onnx(folder: Path) -> Path:
     return path
 
 
-SAMPLES = {"program": make_program, "tape": make_tape, "tflite": make_tflite, "onnx": make_onnx}
+@functools.cache
+def compiled_wrapper() -> tuple[tempfile.TemporaryDirectory[str], list[Path]]:
+    """Three wide branches, compiled by PyTorch once; the wrapper and the profile recorded beside it."""
+    if find_spec("torch") is None:
+        pytest.skip("needs PyTorch: pip install 'peakmem-inductor[torch]'")
+    import peakmem_inductor
+    import torch
+
+    class Branches(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wide = torch.nn.ModuleList(torch.nn.Linear(16, 512) for _ in range(3))
+            self.narrow = torch.nn.ModuleList(torch.nn.Linear(512, 4) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            wide = [torch.relu(layer(x)) for layer in self.wide]
+            narrow = [layer(value) for layer, value in zip(self.narrow, wide)]
+            return narrow[0] + narrow[1] + narrow[2]
+
+    folder = tempfile.TemporaryDirectory(prefix="wrapper")
+    torch.manual_seed(0)
+    with torch.no_grad(), peakmem_inductor.dump(folder.name) as written:
+        torch.compile(Branches().eval(), backend="peakmem")(torch.randn(32, 16))
+    assert written()
+    return folder, sorted(Path(folder.name).iterdir())
+
+
+def make_inductor(folder: Path) -> Path:
+    for file in compiled_wrapper()[1]:
+        shutil.copy(file, folder)
+    return next(folder.glob("*.py"))
+
+
+SAMPLES = {
+    "program": make_program,
+    "tape": make_tape,
+    "tflite": make_tflite,
+    "onnx": make_onnx,
+    "inductor": make_inductor,
+}
 
 
 @pytest.fixture

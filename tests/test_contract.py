@@ -119,6 +119,7 @@ def test_rewritten_file_runs_in_the_scheduled_order(model: Model, tmp_path: Path
     schedule = model.schedule(reordered(model))
     order = schedule.orders[""]
     model.program.validate_order(order)
+    assert order != tuple(range(len(order))), "the sample leaves nothing to reorder"
     before = model.path.read_bytes()
     rewritten = model.apply(schedule)
     out = tmp_path / f"out{model.path.suffix}"
@@ -150,7 +151,7 @@ def test_rewriting_is_deterministic(sample: Path, tmp_path: Path) -> None:
 
 def test_outputs_are_never_overwritten_by_accident(model: Model, tmp_path: Path) -> None:
     rewritten = model.apply(model.schedule(reordered(model)))
-    out = tmp_path / "there"
+    out = tmp_path / f"there{model.path.suffix}"
     out.write_bytes(b"precious")
     with pytest.raises(UsageError, match="--force"):
         rewritten.save(out)
@@ -159,7 +160,7 @@ def test_outputs_are_never_overwritten_by_accident(model: Model, tmp_path: Path)
         model.save(model.path, force=True)
     rewritten.save(out, force=True)
     assert out.read_bytes() != b"precious"
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted({"there", model.path.name})
+    assert not [p.name for p in tmp_path.iterdir() if p.name.startswith(".")], "a temporary file was left"
 
 
 def test_verify_measures_or_says_why_not(model: Model) -> None:
