@@ -73,24 +73,26 @@ def make_onnx(folder: Path) -> Path:
 
     if not hasattr(onnx, "load"):
         pytest.skip("needs onnx: pip install onnx")
-    nodes = [helper.make_node("Expand", ["x", "shape"], [f"wide{i}"], name=f"widen{i}") for i in range(3)]
-    nodes += [helper.make_node("Relu", [f"wide{i}"], [f"relu{i}"], name=f"relu{i}") for i in range(3)]
+    def weights(name: str, rows: int, columns: int, seed: int) -> onnx.TensorProto:
+        values = [((seed + 7 * k) % 23 - 11) / 64 for k in range(rows * columns)]
+        return helper.make_tensor(name, TensorProto.FLOAT, [rows, columns], values)
+
+    # The branches differ, or the runtime's optimizer would make one of them.
+    nodes = [helper.make_node("MatMul", ["x", f"widen{i}"], [f"wide{i}"], name=f"widen{i}") for i in range(3)]
     nodes += [
-        helper.make_node("ReduceSum", [f"relu{i}", "axes"], [f"sum{i}"], keepdims=1, name=f"sum{i}") for i in range(3)
+        helper.make_node(op, [f"wide{i}"], [f"act{i}"], name=f"act{i}") for i, op in enumerate(("Relu", "Tanh", "Abs"))
     ]
+    nodes += [helper.make_node("MatMul", [f"act{i}", f"narrow{i}"], [f"n{i}"], name=f"narrow{i}") for i in range(3)]
     nodes += [
-        helper.make_node("Add", ["sum0", "sum1"], ["sum01"], name="add0"),
-        helper.make_node("Add", ["sum01", "sum2"], ["y"], name="add1"),
+        helper.make_node("Add", ["n0", "n1"], ["n01"], name="add0"),
+        helper.make_node("Add", ["n01", "n2"], ["y"], name="add1"),
     ]
     graph = helper.make_graph(
         nodes,
         "branches",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 16])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 16])],
-        [
-            helper.make_tensor("shape", TensorProto.INT64, [2], [256, 16]),
-            helper.make_tensor("axes", TensorProto.INT64, [1], [0]),
-        ],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [16, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [16, 4])],
+        [weights(f"widen{i}", 16, 256, i) for i in range(3)] + [weights(f"narrow{i}", 256, 4, i) for i in range(3)],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     path = folder / "branches.onnx"
