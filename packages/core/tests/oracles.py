@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from peakmem.errors import InputError
 from peakmem.program import Buffer, Program, Statement
 
 # -- the definitions -----------------------------------------------------------------------------------------------
@@ -258,6 +259,33 @@ def random_program(rng: random.Random, n: int, *, bodies: bool = False) -> Progr
     return Program(tuple(buffers), tuple(statements))
 
 
+def tangled_program(rng: random.Random, n: int) -> Program:
+    """n statements, one buffer each, read by several later ones: a randomly wired cell, where orders matter most.
+
+    Some results are kept, some inputs are freeable, some statements need workspace; sizes are spread widely.
+    """
+    width = rng.randint(2, 6)
+    largest = rng.choice((3, 10, 50, 1000))
+    inputs = rng.randint(1, 3)
+    buffers = [Buffer(f"in{i}", rng.randint(1, largest), "input", rng.random() < 0.2) for i in range(inputs)]
+    statements: list[Statement] = []
+    for v in range(n):
+        window = range(max(0, len(buffers) - width * 2), len(buffers))
+        reads = tuple(sorted({rng.choice(window) for _ in range(rng.choice((1, 1, 2, 2, 3)))}))
+        kept = rng.random() < 0.08
+        buffers.append(Buffer(f"x{v}", rng.randint(1, largest), "output" if kept else "intermediate", kept))
+        statements.append(
+            Statement(
+                f"s{v}",
+                reads=reads,
+                writes=(inputs + v,),
+                dependences=tuple(b - inputs for b in reads if b >= inputs),
+                workspace=rng.randint(1, largest) if rng.random() < 0.2 else 0,
+            )
+        )
+    return Program(tuple(buffers), tuple(statements))
+
+
 def random_order(rng: random.Random, program: Program) -> list[int]:
     """A random legal order (not uniform)."""
     state: set[int] = set()
@@ -358,8 +386,116 @@ def in_series(first: Program, second: Program) -> Program:
     return Program(first.buffers + buffers, (*first.statements, gate, *moved))
 
 
-def programs(seed: int, count: int, sizes: Sequence[int], *, bodies: bool = False) -> Iterator[tuple[int, Program]]:
+def programs(
+    seed: int, count: int, sizes: Sequence[int], *, bodies: bool = False, tangled: bool = False
+) -> Iterator[tuple[int, Program]]:
     """``count`` numbered random programs; number and seed reproduce each alone."""
     for i in range(count):
         rng = random.Random(f"{seed}/{i}")
-        yield i, random_program(rng, rng.choice(list(sizes)), bodies=bodies)
+        n = rng.choice(list(sizes))
+        yield i, tangled_program(rng, n) if tangled else random_program(rng, n, bodies=bodies)
+
+
+# -- small programs as text ----------------------------------------------------------------------------------------
+
+
+def build(buffers: str, *statements: str) -> Program:
+    """A program from text, for tests a person can read.
+
+    ``buffers``: ``name=bytes`` separated by blanks, with ``@`` before the name for an input and ``!`` before it for a
+    pinned buffer. A statement: ``NAME reads > writes | after NAMES | use WORKSPACE``; the last two may be left out.
+    """
+    rows: list[Buffer] = []
+    for word in buffers.split():
+        name, size = word.lstrip("@!").split("=")
+        rows.append(
+            Buffer(
+                name, int(size), "input" if "@" in word else "output" if "!" in word else "intermediate", "!" in word
+            )
+        )
+    ids = {b.name: i for i, b in enumerate(rows)}
+    made: list[Statement] = []
+    for text in statements:
+        head, *clauses = text.split("|")
+        name, _, touched = head.strip().partition(" ")
+        reads, _, writes = touched.partition(">")
+        given = dict(clause.strip().partition(" ")[::2] for clause in clauses)
+        places = {s.name: v for v, s in enumerate(made)}
+        made.append(
+            Statement(
+                name,
+                reads=tuple(ids[x] for x in reads.split()),
+                writes=tuple(ids[x] for x in writes.split()),
+                dependences=tuple(places[x] for x in given.get("after", "").split()),
+                workspace=int(given.get("use", "0")),
+            )
+        )
+    return Program(tuple(rows), tuple(made))
+
+
+def render(program: Program) -> str:
+    """The text that `build` reads."""
+    buffers = " ".join(
+        f"{'@' if b.kind == 'input' else ''}{'!' if b.pinned else ''}{b.name}={b.size}" for b in program.buffers
+    )
+    lines = [buffers]
+    for s in program.statements:
+        line = " ".join(
+            (s.name, *(program.buffers[b].name for b in s.reads), ">", *(program.buffers[b].name for b in s.writes))
+        )
+        if s.dependences:
+            line += " | after " + " ".join(program.statements[u].name for u in s.dependences)
+        lines.append(line + (f" | use {s.workspace}" if s.workspace else ""))
+    return "\n".join(lines)
+
+
+Parts = tuple[Sequence[Buffer], Sequence[Statement]]
+
+
+def shrunk(program: Program, fails: Callable[[Program], bool]) -> Program:
+    """A smaller program that still ``fails``: statements and buffers left out, sizes lowered, dependences cut."""
+    going = True
+    while going:
+        going = False
+        for buffers, statements in _smaller(program):
+            try:
+                attempt = Program(tuple(buffers), tuple(statements))
+            except InputError:
+                continue
+            if fails(attempt):
+                program, going = attempt, True
+                break
+    return program
+
+
+def _smaller(program: Program) -> Iterator[Parts]:
+    buffers, statements = program.buffers, program.statements
+    for v in reversed(range(len(statements))):
+        through = statements[v].dependences  # what depended on v depends on what v depended on
+        kept = []
+        for s in statements[:v] + statements[v + 1 :]:
+            needs = {w for u in s.dependences for w in (through if u == v else (u,))}
+            kept.append(replace(s, dependences=tuple(sorted(w - (w > v) for w in needs))))
+        yield buffers, kept
+    for b in reversed(range(len(buffers))):
+
+        def without(ids: tuple[int, ...], b: int = b) -> tuple[int, ...]:
+            return tuple(i - (i > b) for i in ids if i != b)
+
+        yield (
+            buffers[:b] + buffers[b + 1 :],
+            [replace(s, reads=without(s.reads), writes=without(s.writes)) for s in statements],
+        )
+    for v, s in enumerate(statements):
+        changes = [
+            replace(s, dependences=s.dependences[:i] + s.dependences[i + 1 :]) for i in range(len(s.dependences))
+        ]
+        changes += [replace(s, reads=s.reads[:i] + s.reads[i + 1 :]) for i in range(len(s.reads))]
+        changes += [replace(s, workspace=w) for w in (0, s.workspace // 2, s.workspace - 1) if 0 <= w < s.workspace]
+        changes += [replace(s, bodies=()) for _ in s.bodies[:1]]
+        for change in changes:
+            yield buffers, [*statements[:v], change, *statements[v + 1 :]]
+    for b, buffer in enumerate(buffers):
+        for size in (0, 1, buffer.size // 2, buffer.size - 1):
+            if 0 <= size < buffer.size:
+                yield [*buffers[:b], replace(buffer, size=size), *buffers[b + 1 :]], statements
