@@ -16,6 +16,7 @@ from peakmem.errors import InputError, PeakmemError, RuntimeFailed, RuntimeMissi
 from peakmem.frontend import Frontend, Model, complete_options, discover, get_frontend, recognise
 from peakmem.liveness import scheduled_timeline
 from peakmem.program import Program
+from peakmem.result import realized_offset
 
 INSTALLED = sorted(discover())
 MODULES_OF_RUNTIMES = (
@@ -110,6 +111,8 @@ def test_model_says_what_it_is(frontend: Frontend, model: Model, sample: Path) -
     assert model.predicted_bytes > 0
     assert model.input_rule
     assert model.quantity in {"live_peak", "tape_bytes", "arena_head", "activation_bytes", "bytes_above_entry"}
+    # A bound on the live peak, less what the quantity leaves out, bounds the quantity.
+    assert model.predicted_bytes >= scheduled_timeline(model.program, {}).peak - realized_offset(model)
     again = peakmem.load(sample)
     assert again.digest == model.digest
     assert again.program.digest == model.program.digest

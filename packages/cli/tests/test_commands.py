@@ -344,6 +344,8 @@ def test_measured_and_predicted_are_told_apart() -> None:
     )
     result.verification = None
     assert words.answer(result) == "arena_head 3,840 B -> 2,176 B (-43.3 %), certified optimal; predicted"
+    result.realized_bound, result.live_peak_after, result.lower_bound = 2500, 2500, 2500
+    assert "(-43.3 %), order certified optimal; " in words.answer(result)
     result.realized_bound = 2048
     assert words.answer(result) == (
         "arena_head 3,840 B -> 2,176 B (-43.3 %), best found, certified lower bound 2,048 B, gap 5.9 %; predicted"

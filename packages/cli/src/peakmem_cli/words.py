@@ -61,8 +61,15 @@ def answer(result: Result) -> str:
         source = "predicted"
     if check is not None and check.bitwise_identical:
         source += ", outputs bitwise identical"
-    known = proof(after, result.realized_bound, certified=result.certificate is not None)
+    known = _known(result, after)
     return f"{result.source.quantity} {human(before)} -> {human(after)} {change(before, after)}, {known}; {source}"
+
+
+def _known(result: Result, reached: int) -> str:
+    proved = result.certificate is not None
+    if result.realized_bound > reached:  # the quantity leaves out bytes of the live peak and does not say which
+        return f"order {proof(result.live_peak_after, result.lower_bound, certified=proved)}"
+    return proof(reached, result.realized_bound, certified=proved)
 
 
 def certified(ordering: Ordering) -> str:
