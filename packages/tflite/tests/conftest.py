@@ -16,6 +16,7 @@ SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "tflite"
 TYPES = {
     "FLOAT32": (0, np.float32), "INT32": (2, np.int32), "INT8": (9, np.int8), "BOOL": (6, np.bool_),
     "RESOURCE": (13, None), "STRING": (5, None), "INT16": (7, np.int16),
+    "INT4": (17, np.int8),
 }  # fmt: skip
 
 
@@ -38,6 +39,7 @@ class Op:
     outputs: tuple
     options: object = None
     custom: bool = False
+    custom_options: bytes = b""
 
 
 @dataclass
@@ -74,6 +76,14 @@ def _options(builder, op: Op):
         return simple("FullyConnectedOptions")
     if op.op in ("MEAN", "SUM", "REDUCE_MAX"):
         return simple("ReducerOptions", ("KeepDims", True))
+    if op.op == "MIRROR_PAD":
+        return simple("MirrorPadOptions")
+    if op.op == "CONV_2D":
+        return simple("Conv2DOptions", ("StrideH", 1), ("StrideW", 1))
+    if op.op == "DEPTHWISE_CONV_2D":
+        return simple("DepthwiseConv2DOptions", ("StrideH", 1), ("StrideW", 1), ("DepthMultiplier", 1))
+    if op.op == "TRANSPOSE_CONV":
+        return simple("TransposeConvOptions", ("StrideH", 1), ("StrideW", 1))
     if op.op == "SVDF":
         return simple("SVDFOptions", ("Rank", 1))
     if op.op == "READ_VARIABLE":
@@ -123,7 +133,7 @@ def encode(file: File) -> bytes:
         for i, t in enumerate(sub.tensors):
             code, dtype = TYPES[t.type]
             buffer = 0
-            if t.data is not None:
+            if t.data is not None:  # of an INT4 tensor: two elements to a byte
                 blobs.append(np.asarray(t.data, dtype).tobytes())
                 buffer = len(blobs) - 1
             name = b.CreateString(t.name if t.name is not None else f"t{i}")
@@ -132,7 +142,7 @@ def encode(file: File) -> bytes:
                 _ints(b, t.signature, tflite.TensorStartShapeSignatureVector) if t.signature is not None else None
             )
             quantization = None
-            if t.type in ("INT8", "INT16") or (t.type == "INT32" and t.data is not None and len(t.shape) == 1):
+            if t.type in ("INT8", "INT16", "INT4") or (t.type == "INT32" and t.data is not None and len(t.shape) == 1):
                 tflite.QuantizationParametersStartScaleVector(b, 1)
                 b.PrependFloat32(1.0)
                 scale = b.EndVector()
@@ -162,6 +172,12 @@ def encode(file: File) -> bytes:
             ins = _ints(b, op.inputs, tflite.OperatorStartInputsVector)
             outs = _ints(b, op.outputs, tflite.OperatorStartOutputsVector)
             options, kind = _options(b, op)
+            extra = None
+            if op.custom_options:
+                tflite.OperatorStartCustomOptionsVector(b, len(op.custom_options))
+                b.head -= len(op.custom_options)
+                b.Bytes[b.head : b.head + len(op.custom_options)] = op.custom_options
+                extra = b.EndVector()
             tflite.OperatorStart(b)
             tflite.OperatorAddOpcodeIndex(b, codes.index(key))
             tflite.OperatorAddInputs(b, ins)
@@ -169,6 +185,8 @@ def encode(file: File) -> bytes:
             if options is not None:
                 tflite.OperatorAddBuiltinOptionsType(b, kind)
                 tflite.OperatorAddBuiltinOptions(b, options)
+            if extra is not None:
+                tflite.OperatorAddCustomOptions(b, extra)
             operators.append(tflite.OperatorEnd(b))
         tv = _tables(b, tensors, tflite.SubGraphStartTensorsVector)
         ov = _tables(b, operators, tflite.SubGraphStartOperatorsVector)

@@ -66,6 +66,8 @@ class Operator:
         Container and shared name, for VAR_HANDLE.
     rank : int
         For SVDF.
+    detections : tuple of int or None
+        Most detections and number of classes, for TFLite_Detection_PostProcess.
     """
 
     op: str
@@ -77,6 +79,7 @@ class Operator:
     callees: tuple[int, ...] = ()
     resource: tuple[str, str] | None = None
     rank: int = 1
+    detections: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -164,6 +164,7 @@ def _subgraph(
                 tuple(callees),
                 resource,
                 max(1, rank),
+                _detections(row) if op == "TFLite_Detection_PostProcess" else None,
             )
         )
     result = Subgraph(
@@ -176,6 +177,19 @@ def _subgraph(
     )
     _check_order(flat.where, place, result)
     return result
+
+
+def _detections(row: Table) -> tuple[int, int] | None:
+    """Two of the settings of detection post-processing, from its flexbuffer; None if they cannot be read."""
+    from flatbuffers import flexbuffers
+
+    at, count = row.vector(5, 1, row.what)
+    try:
+        options = flexbuffers.GetRoot(row.flat.data[at : at + count]).AsMap
+        most, classes = (int(options[key].AsInt) for key in ("max_detections", "num_classes"))
+    except Exception:  # the library documents no error for damaged bytes, and raises several
+        return None
+    return (most, classes) if 0 <= most < 2**31 and 0 <= classes < 2**31 else None
 
 
 def _tensor(flat: Flat, place: str, table: Table, buffers: list[tuple[int, int]], notes: list[str]) -> Tensor:

@@ -27,14 +27,16 @@ def rounded(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def _mean_or_sum(op: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> list[int]:
-    quantized = inputs[0] is not None and inputs[0].type in ("INT8", "UINT8", "INT16")
-    return [4 * outputs[0].elements] if quantized else []
-
-
 def _reduce(op: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> list[int]:
+    """An index over the input's dimensions, and the axes."""
     assert inputs[0] is not None and inputs[1] is not None
     return [4 * len(inputs[0].shape), 4 * inputs[1].elements]
+
+
+def _mean_or_sum(op: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> list[int]:
+    """Sums of 32 bits where the input is quantized, then as for every reduction."""
+    sums = [4 * outputs[0].elements] if inputs[0] is not None and inputs[0].type in ("INT8", "INT16") else []
+    return sums + _reduce(op, inputs, outputs)
 
 
 def _transpose_conv(op: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> list[int]:
@@ -85,11 +87,23 @@ def _rfft(op: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> l
     return [element * max(0, outputs[0].shape[-1] - 2)]
 
 
+def _detection(op: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> list[int]:
+    assert inputs[0] is not None and inputs[1] is not None and op.detections is not None
+    boxes, (most, classes) = inputs[0].shape[1], op.detections
+    scores = inputs[1].shape[1] * inputs[1].shape[2]
+    kept = 4 * most * boxes
+    return [
+        boxes, 16 * boxes, 4 * scores, 4 * boxes, 4 * boxes, kept, kept, 4 * boxes, kept,
+        4 * max(classes, most) * boxes, 4 * min(boxes, most) * boxes,
+    ]  # fmt: skip
+
+
 REFERENCE: Mapping[str, Rule] = {
     "MEAN": _mean_or_sum,
     "SUM": _mean_or_sum,
     "REDUCE_MAX": _reduce,
     "REDUCE_MIN": _reduce,
+    "REDUCE_ALL": _reduce,
     "TRANSPOSE_CONV": _transpose_conv,
     "SVDF": _svdf,
     "UNIDIRECTIONAL_SEQUENCE_LSTM": _lstm,
@@ -99,18 +113,10 @@ REFERENCE: Mapping[str, Rule] = {
     "DEPTHWISE_CONV_2D": _packed_weights,
     "FULLY_CONNECTED": _packed_weights,
     "SignalRfft": _rfft,
+    "TFLite_Detection_PostProcess": _detection,
 }
 
 TABLES: Mapping[str, Mapping[str, Rule]] = {"reference": REFERENCE}
-
-KNOWN_CUSTOM = frozenset(
-    {
-        "SignalWindow", "SignalFftAutoScale", "SignalRfft", "SignalEnergy", "SignalFilterBank",
-        "SignalFilterBankSquareRoot", "SignalFilterBankSpectralSubtraction", "SignalPCAN", "SignalFilterBankLog",
-    }
-)  # fmt: skip
-"""Custom operators whose scratch was measured. Of the others nothing is known."""
-
 
 def requests(target: str, subgraph: Subgraph, op: Operator) -> tuple[int, ...]:
     """Bytes of each scratch request of one operator, rounded, in the order in which the kernel asks.
