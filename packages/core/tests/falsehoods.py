@@ -260,7 +260,7 @@ def fits(lives: list[Life], height: int) -> bool:
             return True
         first, last, size = order[i]
         for offset in range(height - size + 1):
-            if all(f > last or l < first or offset + size <= o or o + s <= offset for (f, l, s), o in placed):
+            if all(a > last or z < first or offset + size <= o or o + s <= offset for (a, z, s), o in placed):
                 placed.append((order[i], offset))
                 if place(i + 1):
                     return True
