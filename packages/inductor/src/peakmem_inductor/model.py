@@ -102,6 +102,11 @@ class InductorModel:
             )
         return tuple(found)
 
+    @property
+    def realized_offset(self) -> int:
+        """Bytes of every live peak that the quantity leaves out: what is resident at entry."""
+        return self.program.entry_bytes
+
     @cached_property
     def predicted_bytes(self) -> int:
         return simulate(self.wrapper, self.profile)
