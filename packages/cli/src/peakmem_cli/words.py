@@ -143,7 +143,7 @@ def details(result: Result) -> list[str]:
     if left_out:
         lines.append(f"{result.source.quantity} leaves out {human(left_out)} of the live_peak")
     live = (result.live_peak_before, result.live_peak_after)
-    if live != (result.source.predicted_bytes, result.model.predicted_bytes):
+    if live != (result.source.predicted_bytes + left_out, result.model.predicted_bytes + left_out):
         known = proof(result.live_peak_after, result.lower_bound, certified=result.certificate is not None)
         lines.append(f"live_peak {human(live[0])} -> {human(live[1])} {change(*live)}, {known}")
     if check is None:
