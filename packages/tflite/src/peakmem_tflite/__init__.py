@@ -7,6 +7,6 @@ the real TFLite Micro interpreter that the arena shrank as predicted and that no
     >>> model = peakmem.load("wake_word.tflite", frontend="tflite")   # doctest: +SKIP
 """
 
-from peakmem_tflite.frontend import TfliteFrontend, frontend
+from peakmem_tflite.frontend import TfliteFrontend
 
-__all__ = ["TfliteFrontend", "frontend"]
+__all__ = ["TfliteFrontend"]

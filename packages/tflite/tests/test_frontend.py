@@ -1,0 +1,90 @@
+"""The frontend object, what it declares, and what it prints."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from peakmem.errors import InputError, UsageError
+from peakmem.frontend import Frontend, Model, complete_options, get_frontend, recognise
+from peakmem.ordering import order_program
+from peakmem_tflite.describe import moved, resolver_method
+from peakmem_tflite.frontend import frontend
+from peakmem_tflite.model import TfliteModel
+
+
+def test_protocols(tiny):
+    assert isinstance(frontend, Frontend)
+    assert isinstance(TfliteModel.from_bytes(tiny.encode(tiny.diamond())), Model)
+    assert get_frontend("tflite") is frontend
+
+
+def test_importing_it_costs_nothing():
+    code = "import sys, peakmem_tflite.frontend as f; f.frontend.runtimes(); print(sorted(set(sys.modules) & %r))" % {
+        "numpy", "tflite", "flatbuffers", "ortools", "tflite_micro", "ai_edge_litert", "tflite_runtime", "networkx",
+    }  # fmt: skip
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_options_and_recognition(tiny, tmp_path):
+    path = tmp_path / "model.bin"
+    path.write_bytes(tiny.encode(tiny.diamond()))
+    assert recognise(path) is frontend
+    options = complete_options(frontend, {"no_plan": True})
+    assert options == {"target": "reference", "no_plan": True, "runtime": "tflm", "steps": 20}
+    model = frontend.load(path, options)
+    assert (model.settings.no_plan, model.path, model.quantity) == (True, path, "arena_head")
+    for wrong in ({"steps": 0}, {"target": "toaster"}, {"runtime": "abacus"}):
+        with pytest.raises(UsageError):
+            frontend.load(path, {**options, **wrong})
+    with pytest.raises(InputError, match="cannot be read"):
+        frontend.load(tmp_path / "missing", options)
+
+
+def test_runtimes_name_their_pip_line():
+    assert {r.name: r.pip for r in frontend.runtimes()}["tflm"] == "pip install 'peakmem-tflite[tflm]'"
+
+
+def test_moved_operators_are_few(tiny):
+    model = TfliteModel.from_bytes(tiny.encode(tiny.diamond()))
+    other = model.apply(model.schedule(order_program(model.program)))
+    rows = moved(model.graph, other.graph)
+    assert 0 < len(rows) < len(model.program)
+    for row in rows:
+        op = model.graph.subgraphs[0].operators[row["from"]]
+        assert other.graph.subgraphs[0].operators[row["to"]] == op
+        assert row["operator"] == op.op
+    assert moved(model.graph, model.graph) == []
+
+
+def test_snippet(tiny):
+    file = tiny.diamond()
+    file.subgraphs[0].operators.append(tiny.Op("Mine", (0,), (len(file.subgraphs[0].tensors),), custom=True))
+    file.subgraphs[0].tensors.append(tiny.T((1, 8)))
+    model = TfliteModel.from_bytes(tiny.encode(file))
+    text = model.snippet()
+    assert f"kHead = {model.predicted_bytes};" in text
+    assert "MicroMutableOpResolver<3>" in text
+    assert "resolver.AddFullyConnected();" in text
+    assert 'resolver.AddCustom("Mine"' in text
+    assert resolver_method("DEPTHWISE_CONV_2D") == "AddDepthwiseConv2D"
+    assert resolver_method("READ_VARIABLE") == "AddReadVariable"
+
+
+def test_names_of_buffers_are_unique(tiny):
+    file = tiny.diamond()
+    for tensor in file.subgraphs[0].tensors:
+        tensor.name = "same"
+    file.subgraphs[0].tensors[0].name = "same#3"
+    model = TfliteModel.from_bytes(tiny.encode(file))
+    names = [b.name for b in model.program.buffers]
+    assert len(set(names)) == len(names)
+
+
+def test_the_program_survives_json(tiny):
+    from peakmem.program import Program
+
+    for file in (tiny.streaming(), tiny.branching(), tiny.random_file(1)):
+        program = TfliteModel.from_bytes(tiny.encode(file)).program
+        assert Program.from_json(program.to_json()).digest == program.digest

@@ -1,0 +1,141 @@
+"""On the real interpreters. Each test skips, saying so, where its interpreter is not installed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from peakmem.errors import RuntimeFailed, RuntimeMissing
+from peakmem.ordering import order_program
+from peakmem_tflite import measure
+from peakmem_tflite.model import Settings, TfliteModel
+from peakmem_tflite.reader import read
+from peakmem_tflite.rewrite import permute, with_plan
+
+
+def load(tiny, file, **settings):
+    return TfliteModel.from_bytes(tiny.encode(file), settings=Settings(**{"steps": 6, **settings}))
+
+
+def optimized(model):
+    return model.apply(model.schedule(order_program(model.program)))
+
+
+def files(tiny):
+    return [tiny.diamond(), tiny.streaming(), tiny.branching(), tiny.random_file(2, 20), tiny.random_file(9, 20)]
+
+
+def test_optimized_files_run_as_predicted(tiny, tflm):
+    for file in files(tiny):
+        model = load(tiny, file)
+        other = optimized(model)
+        found = model.verify(other)
+        assert found.failures == ()
+        assert found.exact
+        assert found.bitwise_identical
+        assert found.optimized_bytes == other.predicted_bytes <= found.baseline_bytes
+        arena = found.details["arena_after"]
+        assert arena["total"] == arena["head"] + arena["tail"]
+        assert arena["total"] <= arena["smallest_arena"] <= arena["tail"] + max(arena["head"], arena["planner_temp"]) + 16
+        assert arena["binds"] in ("head", "planner")
+        assert "over 6 steps" in found.compared
+
+
+def test_the_smallest_arena_is_the_smallest(tiny, tflm):
+    import json
+    import subprocess
+    import sys
+
+    model = load(tiny, tiny.diamond())
+    smallest = model.verify(model).details["arena_before"]["smallest_arena"]
+    code = (
+        "import sys, json; from tflite_micro import runtime; "
+        "runtime.Interpreter.from_bytes(bytes.fromhex(json.load(sys.stdin)), arena_size=%d)"
+    )
+    for size, works in ((smallest, True), (smallest - 16, False)):
+        done = subprocess.run(
+            [sys.executable, "-c", code % size], input=json.dumps(model.data.hex()).encode(), capture_output=True
+        )
+        assert (done.returncode == 0) is works
+
+
+def test_a_different_result_is_found(tiny, tflm):
+    """One weight changed: the first tensor that depends on it is named."""
+    file = tiny.diamond()
+    file.subgraphs[0].tensors[1].data[3][2] += 0.5
+    found = load(tiny, tiny.diamond()).verify(load(tiny, file))
+    assert not found.bitwise_identical
+    assert "output 0 differs at step 0, in the shared arena" in found.failures
+    assert "tensor 2 ('t2') of subgraph 0 differs at step 0, with all tensors kept" in found.failures
+
+
+def test_a_bad_plan_is_found(tiny, tflm):
+    """Everything at offset 0: it runs, and its outputs are wrong."""
+    model = load(tiny, tiny.diamond())
+    plan = [0 if t >= 0 else -1 for t in model.graph.bases for t in range(model.graph.tensor_count)]
+    broken = TfliteModel(read(with_plan(model.graph, plan)), model.settings)
+    found = model.verify(broken)
+    assert not found.bitwise_identical
+    assert any("in the shared arena" in f for f in found.failures)
+
+
+def test_a_wrong_order_of_effects_is_found(tiny, tflm):
+    """The variable assigned before it is read: step after step the state is one behind."""
+    tensors = [tiny.T((1, 4), name="x"), tiny.T((1,), "RESOURCE"), tiny.T((1, 4)), tiny.T((1, 4), name="y")]
+    operators = [
+        tiny.Op("VAR_HANDLE", (), (1,), "a"), tiny.Op("READ_VARIABLE", (1,), (2,)), tiny.Op("ASSIGN_VARIABLE", (1, 0), ()),
+        tiny.Op("ADD", (2, 0), (3,)),
+    ]  # fmt: skip
+    model = load(tiny, tiny.File([tiny.Sub(tensors, operators, (0,), (3,))]))
+    swapped = TfliteModel.from_bytes(permute(model.graph, {0: (0, 2, 1, 3)}))
+    found = model.verify(swapped)
+    assert not found.bitwise_identical
+
+
+def test_a_wrong_prediction_is_a_failure(tiny, tflm, monkeypatch):
+    model = load(tiny, tiny.diamond(), steps=1)
+    monkeypatch.setattr(TfliteModel, "predicted_bytes", 7)
+    found = model.verify(replace(model))
+    assert not found.exact
+    assert any("predicted were 7" in f for f in found.failures)
+
+
+def test_an_operator_the_interpreter_lacks(tiny, tflm):
+    tensors = [tiny.T((1, 8)), tiny.T((2,), "INT32", [1, 2]), tiny.T((1, 16))]
+    model = load(tiny, tiny.File([tiny.Sub(tensors, [tiny.Op("TILE", (0, 1), (2,))], (0,), (2,))]))
+    with pytest.raises(RuntimeFailed, match="TILE"):
+        model.verify(optimized(model))
+
+
+def test_a_crash_is_a_sentence(tiny, tflm, monkeypatch):
+    """The interpreter's process may die; ours says so."""
+    model = load(tiny, tiny.diamond(), steps=1)
+    monkeypatch.setattr(measure, "LIMIT", 0.0)
+    with pytest.raises(RuntimeFailed, match="did not end"):
+        model.verify(model)
+
+
+def test_different_inputs_cannot_be_compared(tiny, tflm):
+    found = load(tiny, tiny.diamond()).verify(load(tiny, tiny.branching()))
+    assert found.failures[0].startswith("the models take different inputs")
+    assert found.bitwise_identical is False
+
+
+def test_a_missing_runtime_names_its_pip_line(tiny, monkeypatch):
+    monkeypatch.setattr(measure, "installed", lambda runtime: None)
+    model = load(tiny, tiny.diamond())
+    with pytest.raises(RuntimeMissing, match=r"pip install 'peakmem-tflite\[tflm\]'"):
+        model.verify(model)
+
+
+@pytest.mark.parametrize(("runtime", "module"), [("litert", "ai_edge_litert"), ("tflite-runtime", "tflite_runtime")])
+def test_bits_on_the_larger_runtimes(tiny, runtime, module):
+    pytest.importorskip(module, reason=f"needs pip install 'peakmem-tflite[{runtime}]'")
+    for file in files(tiny):
+        model = load(tiny, file, runtime=runtime)
+        found = model.verify(optimized(model))
+        assert found.failures == ()
+        assert found.bitwise_identical
+        assert not found.measured  # the head is a quantity of TFLite Micro
+        assert any("XNNPACK" in note for note in found.notes)
+        assert found.details["also"][runtime]["bitwise_identical"]
