@@ -52,7 +52,7 @@ def peakmem(gm: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any
 
     ours, patches = split_options(options or {})
     _install()
-    with _active(_single(ours)):
+    with _active(_single(ours)), _own_graphs(len(ours.candidates) > 1):
         return module.compile_fx(
             gm,
             example_inputs,
@@ -87,6 +87,18 @@ def split_options(options: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
             raise UsageError(f"shapes: {ours['shapes']!r} is not a count")
         values["shapes"] = ours["shapes"]
     return Options(**values), rest
+
+
+@contextmanager
+def _own_graphs(wanted: bool) -> Iterator[None]:
+    """Keep AOTAutograd from answering out of its cache, which would skip the generation of the other candidates."""
+    from torch._functorch import config
+
+    if wanted and hasattr(config, "enable_autograd_cache"):
+        with config.patch(enable_autograd_cache=False):
+            yield
+    else:
+        yield
 
 
 # -- the hook ------------------------------------------------------------------------------------------------
@@ -137,16 +149,18 @@ def _inner(options: Options, compile_inner: Any, gm: Any, example_inputs: Any, *
     for name, graph in zip(extra, graphs):
         loaded.clear()
         try:
+            from torch._guards import TracingContext
             from torch._inductor import config
 
             patches = config_of(name)
             if patches is None:
                 log.info("candidate %s: this version of torch has no such setting", name)
                 continue
-            with config.patch(patches), _active(receive):
+            with config.patch(patches), TracingContext.report_output_strides(), _active(receive):
                 compile_inner(graph, example_inputs, **kwargs)
         except Exception as error:
-            log.info("candidate %s: %s", name, error)
+            log.info("candidate %s: %s: %s", name, type(error).__name__, error)
+            log.debug("candidate %s", name, exc_info=True)
             continue
         if len(loaded) == 1:
             candidates.append(Candidate(name, loaded[0][0], loaded[0][1], loaded[0][0].call))

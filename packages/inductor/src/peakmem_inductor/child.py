@@ -90,7 +90,7 @@ def run(files: list[Path]) -> dict[str, Any]:
         wrapper, profile, namespace = wrappers[i]
         torch.set_num_threads(max(1, profile.threads))
         args = arguments(wrapper, profile)
-        freed = set(profile.freed)
+        freed = {*profile.freed, *(profile.names[n].storage for n in wrapper.donated)}
         held = [a for n, a in zip(wrapper.inputs, args) if n not in profile.names or profile.names[n].storage not in freed]
         watch = Watch(wrapper.inputs, args)
         torch.manual_seed(SEED)

@@ -148,7 +148,7 @@ class Dispatcher:
         after_state = torch.get_rng_state()
         try:
             row.before = profile.measured_peak
-            found = self._search(wrapper, profile, backup, keep, state)
+            found = self._search(wrapper, profile, result, backup, keep, state)
             self._decide(key, row, found, result, watch, backup, keep, state)
         except PeakmemError as error:
             self._leave(row, error, key)
@@ -164,14 +164,14 @@ class Dispatcher:
     # -- ordering --------------------------------------------------------------------------------------------
 
     def _search(
-        self, wrapper: Wrapper, profile: Profile, backup: list[Any] | None, keep: list[bool], state: Any
+        self, wrapper: Wrapper, profile: Profile, result: Any, backup: list[Any] | None, keep: list[bool], state: Any
     ) -> _Found:
         first = order_candidate(self.candidates[0], wrapper, profile, self.options.time_limit)
         best = first
         for candidate in self.candidates[1:]:
             assert backup is not None
             try:
-                other = self._record(candidate, wrapper, profile, backup, keep, state)
+                other = self._record(candidate, wrapper, profile, result, backup, keep, state)
             except Exception as error:
                 log.info("candidate %s: %s", candidate.name, error)
                 continue
@@ -180,22 +180,34 @@ class Dispatcher:
         return best
 
     def _record(
-        self, candidate: Candidate, reference: Wrapper, profile: Profile, backup: list[Any], keep: list[bool], state: Any
+        self,
+        candidate: Candidate,
+        reference: Wrapper,
+        profile: Profile,
+        result: Any,
+        backup: list[Any],
+        keep: list[bool],
+        state: Any,
     ) -> _Found | None:
+        """Record and order another candidate; None if it is the same wrapper or computes other bits."""
         import torch
 
-        from peakmem_inductor.arguments import copies
+        from peakmem_inductor.arguments import copies, first_difference
         from peakmem_inductor.record import record_profile
 
         wrapper = candidate.read()
         if wrapper.inputs != reference.inputs or wrapper.source == reference.source:
             return None
         args = copies(backup, keep)
-        owned = _owned(reference, profile)
-        held = [a for n, a in zip(wrapper.inputs, args) if n not in owned]
+        mine = owned(reference, profile)
+        held = [a for n, a in zip(wrapper.inputs, args) if n not in mine]
         torch.set_rng_state(state)
-        _, own = record_profile(wrapper, candidate.namespace, args)
+        other, own = record_profile(wrapper, candidate.namespace, args)
         del held
+        difference = first_difference(result, other, "output")
+        if difference:
+            log.info("candidate %s: %s has other bits", candidate.name, difference)
+            return None
         return order_candidate(candidate, wrapper, own, self.options.time_limit)
 
     # -- deciding --------------------------------------------------------------------------------------------
@@ -260,8 +272,8 @@ class Dispatcher:
         from peakmem_inductor.record import measure
 
         args = copies(backup, keep)
-        owned = _owned(permuted, found.profile)
-        held = [a for n, a in zip(permuted.inputs, args) if n not in owned]
+        mine = owned(permuted, found.profile)
+        held = [a for n, a in zip(permuted.inputs, args) if n not in mine]
         beside = Watch(permuted.inputs, args)
         torch.set_rng_state(state)
         try:
@@ -356,8 +368,9 @@ def graph_name(path: Path) -> str:
     return path.stem
 
 
-def _owned(wrapper: Wrapper, profile: Profile) -> set[str]:
-    freed = set(profile.freed)
+def owned(wrapper: Wrapper, profile: Profile) -> set[str]:
+    """Arguments that nobody but the wrapper holds."""
+    freed = {*profile.freed, *(profile.names[n].storage for n in wrapper.donated)}
     return {n for n in wrapper.inputs if n in profile.names and profile.names[n].storage in freed}
 
 

@@ -20,7 +20,7 @@ from peakmem.program import Buffer, Program, Statement
 from peakmem_inductor.effects import BARRIER, EXTERN, Effects
 from peakmem_inductor.profile import Layout, Profile
 from peakmem_inductor.regions import Region, evaluate, inline_view, of_layout, overlap
-from peakmem_inductor.wrapper import UNBACKED, Access, Form, UnknownForm, Wrapper, dotted, names_in
+from peakmem_inductor.wrapper import UNBACKED, Access, Form, UnknownForm, Wrapper, dotted, is_reuse, names_in
 
 MEASURED_BY_CONTENT = "item"
 
@@ -204,13 +204,7 @@ class _Builder:
         while i < len(forms):
             form = forms[i]
             following = forms[i + 1] if i + 1 < len(forms) else None
-            if (
-                form.kind in ("rename", "view")
-                and following is not None
-                and following.kind == "delete"
-                and following.line == form.line
-                and following.deletes == (form.target,)
-            ):
+            if is_reuse(form, following):
                 self.reuse(form)
                 i += 2
                 continue
@@ -727,6 +721,11 @@ def simulate(wrapper: Wrapper, profile: Profile) -> int:
                     size[name] = made_layout.bytes
                     now += made_layout.bytes
             peak = max(peak, now + profile.workspaces.get(form.text, 0))
+            residue = profile.residues.get(form.text, 0)
+            if residue and form.defines and form.defines[0] in elements:
+                container = form.defines[0]
+                where[container], size[container] = container, residue
+                now += residue
         elif form.kind == "delete":
             for name in form.deletes:
                 storage = where.pop(name, None)

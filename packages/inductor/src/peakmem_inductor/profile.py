@@ -97,6 +97,8 @@ class Profile:
         Symbolic sizes.
     workspaces : mapping of str to int
         Statement text -> bytes used inside it beyond what was resident before it and what it returned.
+    residues : mapping of str to int
+        Statement text -> bytes that its result held beyond the elements that were given names.
     operators : mapping of str to Effects
     measured_peak : int or None
         Bytes above entry, as measured for the wrapper as it is.
@@ -114,6 +116,7 @@ class Profile:
     freed: tuple[str, ...]
     symbols: Mapping[str, int] = field(default_factory=dict)
     workspaces: Mapping[str, int] = field(default_factory=dict)
+    residues: Mapping[str, int] = field(default_factory=dict)
     operators: Mapping[str, Effects] = field(default_factory=dict)
     measured_peak: int | None = None
     numbers: Mapping[str, str] = field(default_factory=dict)
@@ -135,6 +138,7 @@ class Profile:
             "freed": list(self.freed),
             "symbols": dict(self.symbols),
             "workspaces": dict(self.workspaces),
+            "residues": dict(self.residues),
             "operators": {k: v.to_json() for k, v in self.operators.items()},
             "measured_peak": self.measured_peak,
             "numbers": dict(self.numbers),
@@ -163,6 +167,7 @@ class Profile:
                 freed=tuple(map(str, document["freed"])),
                 symbols={str(k): int(v) for k, v in document["symbols"].items()},
                 workspaces={str(k): _natural(v) for k, v in document["workspaces"].items()},
+                residues={str(k): _natural(v) for k, v in document.get("residues", {}).items()},
                 operators={str(k): Effects.from_json(v) for k, v in document["operators"].items()},
                 measured_peak=None if measured is None else int(measured),
                 numbers={str(k): str(v) for k, v in document.get("numbers", {}).items()},

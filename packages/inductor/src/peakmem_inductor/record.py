@@ -41,6 +41,7 @@ class Recorder:
     symbols: dict[str, int] = field(default_factory=dict)
     released: set[str] = field(default_factory=set)
     workspaces: dict[str, int] = field(default_factory=dict)
+    residues: dict[str, int] = field(default_factory=dict)
     others: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -48,7 +49,7 @@ class Recorder:
         self._owner: dict[int, str] = {}
         self._unclaimed: set[int] = set()
         self._now = 0
-        self._open: list[tuple[str, int, int]] = []  # statements since the last allocation: text, before, peak
+        self._calls: dict[str, tuple[int, int, int]] = {}  # text -> bytes before, at its peak, after it
         self._born: dict[str, int] = {}
         self._running = False
 
@@ -101,9 +102,10 @@ class Recorder:
             else:
                 self._unclaimed.discard(pointer)
         if text is not None:
-            self._open = [(text, before, high)]
+            self._calls[text] = (before, high, self._now)
             self._born[text] = 0
             self.workspaces[text] = max(self.workspaces.get(text, 0), high - before, 0)
+            self.residues[text] = max(0, self._now - before)
 
     def seen(self, name: str, value: Any, text: str | None = None) -> None:
         """A name was bound; ``text`` names the call that made it."""
@@ -123,10 +125,11 @@ class Recorder:
             return
         storage = value.untyped_storage()
         fresh = self._bind(name, value, storage)
-        if text is not None and fresh and self._open and self._open[0][0] == text:
+        if text in self._calls and fresh:
             self._born[text] += storage.nbytes()
-            _, before, high = self._open[0]
+            before, high, after = self._calls[text]
             self.workspaces[text] = max(0, high - before - self._born[text])
+            self.residues[text] = max(0, after - before - self._born[text])
 
     def leave(self) -> None:
         """After everything but the results was deleted."""
@@ -273,6 +276,7 @@ def record_profile(wrapper: Wrapper, namespace: Mapping[str, Any], args: list[An
         freed=tuple(sorted(recorder.released)),
         symbols=recorder.symbols,
         workspaces=recorder.workspaces,
+        residues={k: v for k, v in recorder.residues.items() if v},
         operators=operators,
         measured_peak=peak,
         numbers=recorder.numbers,

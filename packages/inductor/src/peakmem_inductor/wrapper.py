@@ -146,9 +146,29 @@ class Wrapper:
         )
 
     @property
+    def donated(self) -> frozenset[str]:
+        """Arguments whose storage the wrapper takes over (``buf3 = arg; del arg  # reuse``): nobody else holds them."""
+        return frozenset(
+            a.target
+            for a, b in zip(self.forms, self.forms[1:])
+            if is_reuse(a, b) and a.target in self.inputs
+        )
+
+    @property
     def symbols(self) -> tuple[str, ...]:
         """Names of symbolic sizes, in order of definition."""
         return tuple(n for f in self.forms if f.kind in ("symbol", "measure") for n in f.defines)
+
+
+def is_reuse(form: Form, following: Form | None) -> bool:
+    """Whether two forms are ``new = old; del old``, possibly through a view: the storage changes its name."""
+    return (
+        form.kind in ("rename", "view")
+        and following is not None
+        and following.kind == "delete"
+        and following.line == form.line
+        and following.deletes == (form.target,)
+    )
 
 
 def looks_like_wrapper(head: bytes) -> bool:
