@@ -20,7 +20,7 @@ Document
     Peak of these orders, in bytes. ``lower_bound == peak`` proves that they are optimal.
 ``proofs``
     Body path -> ``{"lower_bound": L_path, "root": k, "nodes": [...]}``. The entry ``""`` proves the ``lower_bound``
-    of the document. A body without an entry has the lower bound 0. Bodies enter the statement around them as
+    of the document; it may be missing only where that is 0. A body without an entry has the lower bound 0. Bodies enter the statement around them as
     workspace: for a proof, the workspace of a statement is its own plus the largest *proved* lower bound of its bodies
     (every order of a body has at least that peak, and the peak of the whole is monotone in workspaces).
 
@@ -29,11 +29,13 @@ Proof nodes
 ``nodes`` is a list; a node refers to others by index, and only to *smaller* indices, so a proof is well founded.
 Every node proves, in a context (a DAG of precedences, and a state ``S`` from which the rest must be completed):
 *no completion of S that honours the DAG stays within B = L - 1*. The root is proved for the program's own dependences
-and the empty state. A node may be referred to from several places; it must be valid in the context of each.
+and the empty state. A node may be referred to from several places; it must be valid in the context of each. The contexts of
+a proof may number 16 for each node (plus 1024), so that sharing does not blow up the work. Nodes that the root does not
+reach are no part of the proof and are ignored.
 Strict ancestors, descendants and births are those of the DAG of the context.
 
 ``{"kind": "entry"}``
-    The bytes resident at state S alone exceed B: rest(S) >= L.
+    The bytes resident at state S alone exceed B: rest(S) >= L. (The steps before and after S need at least that.)
 ``{"kind": "forward", "trap": [ids], "exits": [{"statement": v, "flow": F}, ...]}``
     ``trap`` is a down-set T with S <= T, T not all statements. Exits are *all* statements outside T whose predecessors
     are all in T. Each flow shows cut(v | anc(v) + S, T) >= L. (The first statement outside T that a completion runs is an
@@ -61,8 +63,8 @@ Strict ancestors, descendants and births are those of the DAG of the context.
     ``state`` is a down-set W, S <= W, each member of which precedes every non-member in the DAG, so every order passes
     through W. k is proved for the state W.
 ``{"kind": "expand", "children": {"v": k or null, ...}}``
-    One child for *each* statement v ready at S (predecessors all in S). null: mem(S, v) >= L. Otherwise k is proved for
-    the state S + v.
+    One child for *each* statement v ready at S (predecessors all in S), of which there must be one. null: mem(S, v) >= L.
+    Otherwise k is proved for the state S + v.
 ``{"kind": "move", "statement": v, "then": k}``
     v is ready, mem(S, v) <= B and rest(S + v) <= rest(S): if S has a completion within B, so has S + v. k is proved for
     S + v.
@@ -79,7 +81,7 @@ is
 
 with ``constant`` = workspace(v) + bytes touched by v + bytes of buffers not touched by v that are resident at *every*
 state of [L, U]: at entry or with a birth in L; and pinned or with a toucher outside U (v itself is a toucher that was
-excluded). A flow is a list of triples ``[from, to, amount]`` with amounts > 0 between the nodes
+excluded). A flow is a list of triples ``[from, to, amount]`` with amounts > 0, no arc twice, between the nodes
 
 * ``"s"`` (all of L), ``"t"`` (everything outside U), an integer: an undecided statement (in U, not in L),
 * ``"b<i>"``: buffer i, ``"j<i>"``: join of the births of buffer i; i is the buffer's id. Only buffers that v does not

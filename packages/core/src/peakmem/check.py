@@ -113,10 +113,10 @@ def check(program: Program, document: object) -> CheckReport:
         if path not in orders:
             refuse(f"{where} is missing")
         order = _legal_order(part, orders[path], where)
-        peaks[path] = _peak(part, order, _workspaces(part, prefix, peaks))
+        peaks[path] = _peak(part, order, workspaces_with(part, prefix, peaks))
         bounds[path] = 0
         if path in proofs:
-            proof = _Proof(part, _workspaces(part, prefix, bounds), proofs[path], f"proofs[{path!r}]")
+            proof = ProofChecker(part, workspaces_with(part, prefix, bounds), proofs[path], f"proofs[{path!r}]")
             proof.verify()
             bounds[path] = proof.lower_bound
             nodes += proof.verified
@@ -174,7 +174,8 @@ def _legal_order(program: Program, value: object, where: str) -> list[int]:
     return order
 
 
-def _workspaces(program: Program, prefix: str, inner: Mapping[str, int]) -> list[int]:
+def workspaces_with(program: Program, prefix: str, inner: Mapping[str, int]) -> list[int]:
+    """Workspace of each statement when the body at each path is charged ``inner[path]`` bytes."""
     return [
         s.workspace + max((inner[f"{prefix}{v}/{k}"] for k in range(len(s.bodies))), default=0)
         for v, s in enumerate(program.statements)
@@ -217,7 +218,7 @@ class Context:
 # -- proofs -----------------------------------------------------------------------------------------------------------
 
 
-class _Proof:
+class ProofChecker:
     """One entry of ``proofs``: verifies that every order of its program has a peak of at least ``lower_bound``."""
 
     def __init__(self, program: Program, workspaces: Sequence[int], value: object, where: str) -> None:
@@ -247,7 +248,7 @@ class _Proof:
             "move": self._move,
             "jump": self._jump,
         }
-        self._twin: _Proof | None = None
+        self._twin: ProofChecker | None = None
 
     def verify(self) -> None:
         allowed = CONTEXTS_PER_NODE * len(self.nodes) + 1024
@@ -279,10 +280,10 @@ class _Proof:
             self.flows += self._twin.flows
 
     @property
-    def twin(self) -> _Proof:
+    def twin(self) -> ProofChecker:
         """The same proof as seen from the mirror image of the program."""
         if self._twin is None:
-            self._twin = _Proof(mirror(self.program), self.workspaces[::-1], self.document, self.where)
+            self._twin = ProofChecker(mirror(self.program), self.workspaces[::-1], self.document, self.where)
             self._twin._twin = self
         return self._twin
 
