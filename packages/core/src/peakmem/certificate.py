@@ -20,9 +20,10 @@ Document
     Peak of these orders, in bytes. ``lower_bound == peak`` proves that they are optimal.
 ``proofs``
     Body path -> ``{"lower_bound": L_path, "root": k, "nodes": [...]}``. The entry ``""`` proves the ``lower_bound``
-    of the document; it may be missing only where that is 0. A body without an entry has the lower bound 0. Bodies enter the statement around them as
-    workspace: for a proof, the workspace of a statement is its own plus the largest *proved* lower bound of its bodies
-    (every order of a body has at least that peak, and the peak of the whole is monotone in workspaces).
+    of the document; it may be missing only where that is 0. A body without an entry has the lower bound 0. Bodies enter
+    the statement around them as workspace: for a proof, the workspace of a statement is its own plus the largest
+    *proved* lower bound of its bodies (every order of a body has at least that peak, and the peak of the whole is
+    monotone in workspaces).
 
 Proof nodes
 -----------
