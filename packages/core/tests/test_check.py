@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 from oracles import optimum, programs, random_order, scheduled_peak
-from peakmem.check import check, parse
-from peakmem.errors import PeakmemError, Refused
+from peakmem.check import check
+from peakmem.errors import InputError, PeakmemError, Refused
+from peakmem.jsonfile import parse_json
 from peakmem.program import Buffer, Program, Statement
 from tinyprover import KINDS, certificate
 
@@ -107,7 +108,7 @@ class TestAccepts:
 
     def test_after_json(self) -> None:
         for program, document in samples(3, 20, range(1, 8)):
-            assert check(program, parse(json.dumps(document).encode())) == check(program, document)
+            assert check(program, json.loads(json.dumps(document))) == check(program, document)
 
     def test_no_proof_is_a_bound_of_zero(self) -> None:
         program = fork()
@@ -420,9 +421,9 @@ class TestHostile:
         ],
         ids=["empty", "not-utf8", "cut", "nan", "infinity", "duplicate", "deep", "long-number"],
     )
-    def test_not_json(self, data: bytes) -> None:
-        with pytest.raises(Refused):
-            parse(data)
+    def test_files_that_are_no_json(self, data: bytes) -> None:
+        with pytest.raises(InputError, match=r"cert\.json"):
+            parse_json(data, "cert.json")
 
     def test_deep_values_are_not_walked(self) -> None:
         program = fork()

@@ -9,7 +9,6 @@ from itertools import combinations
 
 import pytest
 from oracles import Model, build, optimum, programs, scheduled_peak
-from peakmem.check import parse
 from peakmem.errors import Refused
 from peakmem.explain import _paths, explain
 from peakmem.ordering import order_program
@@ -102,7 +101,7 @@ def test_bodies_are_mentioned() -> None:
     program = Program((Buffer("y", 1),), (Statement("if", writes=(0,), bodies=(inner,)),))
     found = order_program(program).certificate
     assert found is not None
-    text = "\n".join(explain(program, parse(found.to_bytes())))
+    text = "\n".join(explain(program, json.loads(found.to_bytes())))
     assert "body 0/0 at least 50 B" in text
     assert "together 51 B" in text
 
@@ -111,7 +110,7 @@ def test_the_solver_is_explained_too() -> None:
     for _, program in programs(402, 100, range(1, 14), tangled=True):
         found = order_program(program).certificate
         assert found is not None
-        lines = explain(program, parse(found.to_bytes()))
+        lines = explain(program, json.loads(found.to_bytes()))
         assert "optimal" in lines[1]
         assert len(lines) > 2
 

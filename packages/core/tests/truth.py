@@ -18,7 +18,7 @@ from oracles import (
     shrunk,
     split_buffers,
 )
-from peakmem.check import check, parse
+from peakmem.check import check
 from peakmem.errors import PeakmemError
 from peakmem.ordering import order_program
 from peakmem.program import Program
@@ -44,7 +44,7 @@ def disagreement(program: Program, best: int, counts: Counter[str] | None = None
     if ordering.certificate is None:
         return "gives no certificate"
     try:
-        report = check(program, parse(ordering.certificate.to_bytes()))
+        report = check(program, json.loads(ordering.certificate.to_bytes()))
     except PeakmemError as error:
         return f"gives a certificate that is refused: {error}"
     if (report.lower_bound, report.peak, report.optimal) != (best, best, True):

@@ -14,12 +14,10 @@ so a hostile certificate costs polynomial time and no stack.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
-from peakmem.errors import Refused
 from peakmem.program import Program
 from peakmem.proofgraph import (
     Dag,
@@ -71,7 +69,7 @@ def check(program: Program, document: object) -> CheckReport:
     ----------
     program : Program
     document : object
-        Parsed JSON (see `parse`); anything at all is answered, nothing is trusted.
+        Parsed JSON; anything at all is answered, nothing is trusted.
 
     Raises
     ------
@@ -128,32 +126,6 @@ def check(program: Program, document: object) -> CheckReport:
     if lower_bound != bounds[""]:
         refuse(f"'lower_bound' is given as {show(lower_bound)}, but proofs[''] proves {bounds['']} bytes")
     return CheckReport(lower_bound, peak, lower_bound == peak, nodes, flows)
-
-
-def parse(data: bytes) -> object:
-    """Parse the bytes of a certificate file strictly.
-
-    Raises
-    ------
-    Refused
-        When it is not JSON in UTF-8, is nested too deep, holds NaN or Infinity, a number too long, or a key twice.
-    """
-
-    def constant(text: str) -> NoReturn:
-        raise Refused(f"certificate: {text} is not JSON")
-
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        result = dict(items)
-        if len(result) != len(items):
-            raise Refused("certificate: an object has the same key twice")
-        return result
-
-    try:
-        return json.loads(data.decode("utf-8"), parse_constant=constant, object_pairs_hook=pairs)
-    except RecursionError:
-        raise Refused("certificate: is nested too deep to be one") from None
-    except ValueError as error:
-        raise Refused(f"certificate: is not JSON ({error})") from None
 
 
 # -- the certificate's orders --------------------------------------------------------------------------------------
