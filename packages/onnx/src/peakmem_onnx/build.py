@@ -1,74 +1,72 @@
-"""Model facts + nodes -> Program and replayed peak, bodies included."""
+"""Facts and nodes -> Program and replayed peak, bodies included."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from peakmem.program import Program
+from peakmem.program import Buffer, Program
+from peakmem_onnx.bodies import Frame, frame
 from peakmem_onnx.facts import Facts, Key, complete
-from peakmem_onnx.graph import Graph, Node, Value
+from peakmem_onnx.graph import Graph, Node
 from peakmem_onnx.planner import plan
-from peakmem_onnx.programs import Built, build
+from peakmem_onnx.programs import build
 
 
 @dataclass(frozen=True)
 class Whole:
     """The Program of a graph with its bodies, and the operators whose sharing depends on the order."""
 
-    built: Built
+    program: Program
     undecided: tuple[str, ...]
-
-    @property
-    def program(self) -> Program:
-        return self.built.program
-
-
-def lent(node: Node, body: Graph, values: dict[str, Value]) -> tuple[frozenset[str], frozenset[str]]:
-    """Outputs of a body whose storage is its node's: those there from the start, and those that come when written.
-
-    An If allocates the outputs whose shape the planner knows before its body runs; the others are allocated when the
-    body writes them.
-    """
-    if node.op != "If":
-        return frozenset(), frozenset()
-    early = frozenset(
-        name for name in body.outputs if name in values and all(isinstance(d, int) for d in values[name].planned or ("",))
-    )
-    return early, frozenset(name for name in body.outputs if name in values) - early
 
 
 def build_program(graph: Graph, facts: Facts, key: Key = (), node: Node | None = None) -> Whole:
     """The Program of a level in file order.
 
-    Outputs of an If count from its start, which is up to their size too much where they come late; `replay` is exact.
+    All outputs of a control-flow node count from its start. Where they come late (`Frame.late`) the body is charged so
+    much less, as far as its state allows; what remains is charged too much, and `replay` is exact. The end of a Loop,
+    when its outputs are copied, stands beside its body as a second one without statements.
     """
-    values = facts.values[key]
     undecided: list[str] = []
     bodies: dict[int, tuple[Program, ...]] = {}
     for v in graph.nodes:
         inner = []
         for attribute, body in v.bodies:
             path = (*key, v.name, attribute)
-            if not complete(body, facts.values[path]):
+            if complete(body, facts.values[path]):
+                whole = build_program(body, facts, path, v)
+                undecided.extend(whole.undecided)
+                inner.append(whole.program)
+                floor = _frame(body, facts, path, v).floor
+                if floor:
+                    end = Buffer("(end of the loop)", floor, "input", True)
+                    inner.append(Program((end,), (), "/".join((*path, "end"))))
+            else:
                 inner.append(Program((), (), "/".join(path)))  # not charged; a note says so
-                continue
-            whole = build_program(body, facts, path, v)
-            undecided.extend(whole.undecided)
-            inner.append(whole.program)
         if inner:
             bodies[v.index] = tuple(inner)
+    around = _frame(graph, facts, key, node)
+    outputs = frozenset(graph.outputs) if node is not None and node.op == "If" else around.early
     built = build(
         graph,
-        values,
+        facts.values[key],
         tuple(range(len(graph.nodes))),
         workspace={v.index: facts.workspace.get(v.name, 0) for v in graph.nodes},
         costs={v.index: facts.costs.get(v.name, 0) for v in graph.nodes},
         bodies=bodies,
-        uncharged=frozenset().union(*lent(node, graph, values)) if node is not None else frozenset(),
+        uncharged=outputs,
+        passed=around.passed,
+        state=max(0, around.state - around.late),
         name="/".join(key) or "graph",
     )
-    return Whole(built, (*undecided, *built.undecided))
+    return Whole(built.program, (*undecided, *built.undecided))
+
+
+def _frame(graph: Graph, facts: Facts, key: Key, node: Node | None) -> Frame:
+    if node is None:
+        return Frame()
+    return frame(node, graph, facts.values[key], facts.values[key[:-2]], facts.trips.get(node.name, 0))
 
 
 Ordered = Callable[[Graph], Sequence[int]]
@@ -86,15 +84,10 @@ def replay(
             path = (*key, v.name, attribute)
             if complete(body, facts.values[path]):
                 steps = replay(body, facts, ordered, reuse=reuse, key=path, node=v)
-                late = sum(facts.values[path][name].bytes for name in lent(v, body, facts.values[path])[1])
-                inner = max(inner, max(steps, default=0) - late)
+                inner = max(inner, _frame(body, facts, path, v).extra(max(steps, default=0)))
         workspace[v.index] = facts.workspace.get(v.name, 0) + inner
-    return plan(
-        graph,
-        values,
-        ordered(graph),
-        workspace,
-        reuse=reuse,
-        uncharged=lent(node, graph, values)[0] if node is not None else frozenset(),
-        body_of_loop=node is not None and node.op == "Loop",
+    around = _frame(graph, facts, key, node)
+    steps = plan(
+        graph, values, ordered(graph), workspace, reuse=reuse, uncharged=around.early, passed=around.passed
     ).bytes_at
+    return tuple(around.state + step for step in steps)

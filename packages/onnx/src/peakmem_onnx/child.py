@@ -93,7 +93,7 @@ def describe(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def statistics(job: dict[str, Any]) -> dict[str, Any]:
-    """Run with ONNX Runtime's own statistics: per node its allocations, its workspace, its outputs' exact shapes."""
+    """Run with ONNX Runtime's own statistics: per node its workspace, its outputs' exact shapes, its runs."""
     options = options_for(job)
     options.add_session_config_entry("session.collect_node_memory_stats_to_file", job["stats"])
     options.enable_profiling = True
@@ -110,16 +110,18 @@ def statistics(job: dict[str, Any]) -> dict[str, Any]:
         name, _, _, dynamic, workspace = line.rsplit(",", 4)
         rows[name.rsplit("_", 1)[0]] = [int(dynamic), int(workspace)]
     shapes: dict[str, list[Any]] = {}
+    counts: dict[str, int] = {}
     for event in _kernels(profile):
         found = [next(iter(o.items())) for o in event["args"].get("output_type_shape", ())]
         name = event["name"].removesuffix("_kernel_time")
+        counts[name] = counts.get(name, 0) + 1
         before = shapes.get(name)
         if before is None:
             shapes[name] = [[kind, shape] for kind, shape in found]
         else:  # executed again, in a Loop or with other inputs: the larger one counts
             for row, (_, shape) in zip(before, found, strict=True):
                 row[1] = max(row[1], shape, key=math.prod)
-    return {"stats": rows, "shapes": shapes}
+    return {"stats": rows, "shapes": shapes, "counts": counts}
 
 
 def measure(job: dict[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,8 @@ class Facts:
         Node name -> bytes of workspace, charged.
     costs : dict of str to int
         Node name -> MACs.
+    trips : dict of str to int
+        Node with a body -> how often its body runs in one execution.
     unknown : tuple of str
         Levels with values of unknown shape (a body that no input set reaches).
     """
@@ -40,6 +42,7 @@ class Facts:
     values: dict[Key, dict[str, Value]]
     workspace: dict[str, int]
     costs: dict[str, int]
+    trips: dict[str, int]
     unknown: tuple[str, ...] = ()
 
 
@@ -82,6 +85,7 @@ def collect(
     values: dict[Key, dict[str, Value]] = {}
     stats: dict[str, list[int]] = {}
     shapes: dict[str, list[Any]] = {}
+    counts: dict[str, int] = {}
     for depth in sorted(by_depth):
         steps = []
         for index, (key, level, level_proto) in enumerate(by_depth[depth]):
@@ -90,11 +94,12 @@ def collect(
             steps.append({**session, "do": "describe", "level": "none", "model": str(file), "optional": bool(key)})
         answers = ask(folder, [*steps, run] if depth == 0 else steps)
         if depth == 0:
-            stats, shapes = answers[-1]["stats"], answers[-1]["shapes"]
+            stats, shapes, counts = (answers[-1][name] for name in ("stats", "shapes", "counts"))
         for (key, level, _), answer in zip(by_depth[depth], answers, strict=False):
             values[key] = _merge(values.get(key[:-2], {}), level, answer.get("values", {}), shapes, path)
     workspace: dict[str, int] = {}
     costs: dict[str, int] = {}
+    trips: dict[str, int] = {}
     unknown = []
     for key, level, level_proto in levels(graph, proto.graph):
         sizes = {i.name: tuple(i.dims) for i in (*proto.graph.initializer, *level_proto.initializer)}
@@ -102,11 +107,14 @@ def collect(
         for node in level.nodes:
             workspace[node.name] = charge(stats.get(node.name, (0, 0))[1])
             costs[node.name] = macs(node, sizes)
+            for _, body in node.bodies:
+                ran = max((counts.get(inner.name, 0) for inner in body.nodes), default=0)
+                trips[node.name] = max(trips.get(node.name, 0), -(-ran // counts.get(node.name, 1)))
         if not complete(level, values[key]):
             if not key:
                 raise InputError(f"{path}: ONNX Runtime does not tell the shapes of all values")
             unknown.append("/".join(key))
-    return Facts(values, workspace, costs, tuple(unknown))
+    return Facts(values, workspace, costs, trips, tuple(unknown))
 
 
 def complete(graph: Graph, values: Mapping[str, Value]) -> bool:

@@ -58,7 +58,7 @@ def plan(
     *,
     reuse: bool = False,
     uncharged: frozenset[str] = frozenset(),
-    body_of_loop: bool = False,
+    passed: frozenset[str] = frozenset(),
 ) -> Plan:
     """Replay the planner.
 
@@ -75,8 +75,8 @@ def plan(
         ``enable_mem_reuse``, on by default in ONNX Runtime, off in peakmem's recipe.
     uncharged : frozenset of str
         Outputs whose storage somebody else provides.
-    body_of_loop : bool
-        The graph is the body of a Loop, where an Identity that passes an input through to an output shares it.
+    passed : frozenset of str
+        Outputs that share the storage of the input they repeat (see `peakmem_onnx.bodies`).
 
     Notes
     -----
@@ -102,10 +102,9 @@ def plan(
             if not name:
                 continue
             shared: str | None = None
-            if name in results:
-                if body_of_loop and node.op == "Identity" and node.inputs[0] in graph.inputs[1:]:
-                    shared = root[node.inputs[0]]
-            else:
+            if name in passed:
+                shared = root[node.inputs[0]]
+            elif name not in results:
                 for source, must in may_share(node, position):
                     if must or (uses[root[source]] == 1 and values[source].fits(values[name])):
                         shared = root[source]

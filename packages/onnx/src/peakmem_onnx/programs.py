@@ -65,6 +65,8 @@ def build(
     costs: Mapping[int, int],
     bodies: Mapping[int, tuple[Program, ...]] | None = None,
     uncharged: frozenset[str] = frozenset(),
+    passed: frozenset[str] = frozenset(),
+    state: int = 0,
     name: str = "",
 ) -> Built:
     """Make the Program.
@@ -80,6 +82,10 @@ def build(
     bodies : mapping of int to tuple of Program, optional
     uncharged : frozenset of str
         Outputs whose storage somebody else provides (a body's outputs that its node has already allocated).
+    passed : frozenset of str
+        Outputs that share the storage of the input they repeat (see `peakmem_onnx.bodies`).
+    state : int
+        Bytes that are in use from the first to the last statement besides.
     """
     before = graph.predecessors()
     above = ancestors(before, order)
@@ -98,7 +104,9 @@ def build(
             if not value:
                 continue
             shared = None
-            if value not in results:
+            if value in passed:
+                shared = root[node.inputs[0]]
+            elif value not in results:
                 shared = _shared(node, position, value, values, root, members, readers, above, given, results, undecided)
             if shared is None:
                 root[value] = value
@@ -106,7 +114,7 @@ def build(
             else:
                 root[value] = shared
                 members[shared].append(value)
-    return _program(graph, values, order, before, root, readers, workspace, costs, bodies or {}, uncharged, name, undecided)
+    return _program(graph, values, order, before, root, readers, workspace, costs, bodies or {}, uncharged, state, name, undecided)
 
 
 def _shared(
@@ -148,6 +156,7 @@ def _program(
     costs: Mapping[int, int],
     bodies: Mapping[int, tuple[Program, ...]],
     uncharged: frozenset[str],
+    state: int,
     name: str,
     undecided: list[str],
 ) -> Built:
@@ -155,6 +164,8 @@ def _program(
     results = set(graph.outputs)
     buffers: list[Buffer] = []
     ids: dict[str, int] = {}
+    if state:
+        buffers.append(Buffer("(state of the loop)", state, "input", True))
     for v in order:
         for value in graph.nodes[v].outputs:
             if value and root[value] == value:
