@@ -191,6 +191,35 @@ def test_a_search_that_was_interrupted_shows_its_best(
     assert "interrupted; this is the best so far" in done.out
 
 
+def test_interrupting_the_plan_or_the_measurement_keeps_the_result(
+    peakmem: Call, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from peakmem.programfile import ProgramModel
+
+    planned = ProgramModel.schedule
+    deadlines = []
+
+    def plan(model: ProgramModel, ordering: Any, *, deadline: float | None = None) -> Any:
+        deadlines.append(deadline)
+        if len(deadlines) == 1:
+            raise KeyboardInterrupt
+        return planned(model, ordering, deadline=deadline)
+
+    def measure(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ProgramModel, "schedule", plan)
+    monkeypatch.setattr(ProgramModel, "verify", measure)
+    out = tmp_path / "out.json"
+    done = peakmem("optimize", program, "-o", out)
+    assert done.code == 0
+    assert "certified optimal; predicted" in done.out.splitlines()[0]
+    assert "not measured (interrupted)" in done.out
+    assert out.is_file()
+    assert deadlines[1] is not None
+    assert deadlines[1] < deadlines[0]  # the second plan had to be made at once
+
+
 def test_interrupt_while_loading_has_a_sentence_and_a_code(
     peakmem: Call, program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
