@@ -15,9 +15,19 @@ from peakmem_onnx.programs import build
 
 @dataclass(frozen=True)
 class Whole:
-    """The Program of a graph with its bodies, and the operators whose sharing depends on the order."""
+    """The Program of a graph with its bodies.
+
+    Attributes
+    ----------
+    program : Program
+    root : dict of str to str
+        Value -> the value that names its buffer, at this level.
+    undecided : tuple of str
+        Nodes, at any level, that run in place in some orders only.
+    """
 
     program: Program
+    root: dict[str, str]
     undecided: tuple[str, ...]
 
 
@@ -60,7 +70,7 @@ def build_program(graph: Graph, facts: Facts, key: Key = (), node: Node | None =
         state=max(0, around.state - around.late),
         name="/".join(key) or "graph",
     )
-    return Whole(built.program, (*undecided, *built.undecided))
+    return Whole(built.program, built.root, (*undecided, *built.undecided))
 
 
 def _frame(graph: Graph, facts: Facts, key: Key, node: Node | None) -> Frame:

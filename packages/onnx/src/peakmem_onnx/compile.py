@@ -91,6 +91,7 @@ def load_model(path: Path, options: Mapping[str, Any]) -> OnnxModel:
         external=external,
         feeds=tuple(sets),
         recipe=recipe,
+        blank=not options.get("no_blank_unread"),
         blanked=tuple(blanked),
         version=version,
     )
@@ -139,6 +140,6 @@ def _arrange(proto: Any, executed: list[str], notes: list[str]) -> None:
 
 def _topological(graph: Graph, order: list[int]) -> bool:
     position = {v: i for i, v in enumerate(order)}
-    return all(position[u] < position[v] for v, before in enumerate(graph.predecessors()) for u in before)
+    return all(position[u] < position[v] for v, before in enumerate(graph.predecessors) for u in before)
 
 

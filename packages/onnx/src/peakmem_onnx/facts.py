@@ -6,7 +6,7 @@ Facts are keyed by names, not positions, so they hold for every permutation of t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,19 @@ class Facts:
     costs: dict[str, int]
     trips: dict[str, int]
     unknown: tuple[str, ...] = ()
+
+    def repeated(self, repeats: Mapping[str, str]) -> Facts:
+        """Facts that also hold for repetitions of nodes and values of the top level (new name -> what it repeats)."""
+
+        def more(table: dict[str, Any]) -> dict[str, Any]:
+            return {**table, **{new: table[old] for new, old in repeats.items() if old in table}}
+
+        return replace(
+            self,
+            values={**self.values, (): more(self.values[()])},
+            workspace=more(self.workspace),
+            costs=more(self.costs),
+        )
 
 
 def levels(graph: Graph, proto: Any, key: Key = ()) -> Iterator[tuple[Key, Graph, Any]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
 from typing import Any
 
 from peakmem.errors import InputError
@@ -49,32 +51,24 @@ class Value:
     def element(self) -> str:
         return self.type.removeprefix("tensor(").removesuffix(")")
 
-    @property
-    def bits(self) -> int:
-        return _BITS[self.element]
-
-    @property
-    def elements(self) -> int:
-        count = 1
-        for dimension in self.shape:
-            count *= dimension
-        return count
-
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Bytes that the allocator charges for it."""
-        return charge(-(-self.elements * self.bits // 8))
+        return charge(-(-prod(self.shape) * _BITS[self.element] // 8))
+
+    @cached_property
+    def form(self) -> tuple[int, tuple[int | str, ...]] | None:
+        """What the planner compares: width of an element and shape; None when it never shares.
+
+        Two storages are of one size for it when their forms are equal (it compares shapes, not bytes).
+        """
+        if self.planned is None or "" in self.planned or self.element == "string":
+            return None
+        return max(8, _BITS[self.element]), self.planned
 
     def fits(self, other: Value) -> bool:
-        """Whether the planner takes both for storages of one size (it compares shapes, not sizes)."""
-        if self.planned is None or other.planned is None or "string" in (self.element, other.element):
-            return False
-        width = max(8, self.bits), max(8, other.bits)
-        return (
-            width[0] == width[1]
-            and len(self.planned) == len(other.planned)
-            and all(a == b and a != "" for a, b in zip(self.planned, other.planned, strict=True))
-        )
+        """Whether the planner takes both for storages of one size."""
+        return self.form is not None and self.form == other.form
 
 
 @dataclass(frozen=True)
@@ -101,7 +95,7 @@ class Node:
     bodies: tuple[tuple[str, Graph], ...] = ()
     proto: Any = field(default=None, repr=False, compare=False)
 
-    @property
+    @cached_property
     def reads(self) -> tuple[str, ...]:
         """All values read, explicit ones first, with repetitions."""
         return (*(name for name in self.inputs if name), *self.captured)
@@ -126,11 +120,12 @@ class Graph:
     initializers: frozenset[str]
     outer: frozenset[str] = frozenset()
 
-    @property
+    @cached_property
     def producer(self) -> dict[str, int]:
         """Value -> index of the node that writes it."""
         return {name: node.index for node in self.nodes for name in node.outputs if name}
 
+    @cached_property
     def predecessors(self) -> list[tuple[int, ...]]:
         """For each node the nodes whose outputs it reads, ascending."""
         producer = self.producer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,8 +45,10 @@ class Origin:
         Input sets for running.
     recipe : dict
         What the metadata entry says.
+    blank : bool
+        Whether the names of unread outputs are removed.
     blanked : tuple of str
-        Unread outputs whose names were removed.
+        Those that were.
     version : str
         Of ONNX Runtime.
     """
@@ -58,6 +60,7 @@ class Origin:
     external: str
     feeds: tuple[dict[str, Any], ...]
     recipe: dict[str, Any]
+    blank: bool
     blanked: tuple[str, ...]
     version: str
 
@@ -100,6 +103,24 @@ class OnnxModel:
     def default_bytes(self, *, reuse: bool) -> int:
         """Peak when a session with the default execution order runs this file, arena and patterns off."""
         return max(replay(self.graph, self.facts, default_order, reuse=reuse), default=0)
+
+    def best_numbering(self, *others: OnnxModel) -> tuple[tuple[int, ...], int]:
+        """Numbering of the nodes for default sessions, starting from this file's and ``others``'; and its bytes."""
+        from peakmem_onnx.portable import best_numbering
+
+        index = {node.name: node.index for node in self.graph.nodes}
+        starts = [[index[node.name] for node in other.graph.nodes if node.name in index] for other in others]
+        return best_numbering(self, [s for s in starts if len(s) == len(index)])
+
+    def portable(self, *others: OnnxModel) -> OnnxModel:
+        """The file for sessions that cannot be told to run a file's order (C, C++, JavaScript): best found.
+
+        It takes ``default_bytes(reuse=True)`` in a session with the default order and memory reuse.
+        """
+        proto = type(self.proto)()
+        proto.CopyFrom(self.proto)
+        permute(proto.graph, {"": self.best_numbering(*others)[0]})
+        return self._with(proto, self.facts)
 
     def serialized(self) -> bytes:
         """The file's bytes."""
@@ -147,17 +168,18 @@ class OnnxModel:
         proto = type(self.proto)()
         proto.CopyFrom(self.proto)
         facts = self.facts
-        if schedule.expansion is not None:
-            repeats = expand(proto, schedule.expansion)
-            values = dict(facts.values)
-            values[()] = {**values[()], **{n: values[()][o] for n, o in repeats.items() if o in values[()]}}
-            facts = replace(
-                facts,
-                values=values,
-                workspace={**facts.workspace, **{n: facts.workspace[o] for n, o in repeats.items() if o in facts.workspace}},
-                costs={**facts.costs, **{n: facts.costs[o] for n, o in repeats.items() if o in facts.costs}},
+        if schedule.expansion is None:
+            permute(proto.graph, schedule.orders)
+        else:
+            # Bodies first: their paths speak of the statements before the expansion.
+            permute(proto.graph, {path: order for path, order in schedule.orders.items() if path})
+            enlarged = range(len(schedule.expansion.program))
+            repeats = expand(
+                proto, self.program, self.whole.root, schedule.expansion, schedule.orders.get("", tuple(enlarged))
             )
-        permute(proto.graph, schedule.orders)
+            if self.origin.blank:
+                protos.blank_unread(proto)
+            facts = facts.repeated(repeats)
         graph = read_graph(proto.graph)
         for path, level in (("", graph), *_bodies(graph)):
             order = priority_order(level)
@@ -165,10 +187,12 @@ class OnnxModel:
                 if schedule.expansion is None:
                     raise InputError(f"the order of {path or 'the graph'} is not one that ONNX Runtime runs as written")
                 permute(proto.graph, {path: order})
+        return self._with(proto, facts)
+
+    def _with(self, proto: Any, facts: Facts) -> OnnxModel:
         data = proto.SerializeToString()
-        return OnnxModel(
-            proto, facts, self.origin, digest="sha256:" + hashlib.sha256(data).hexdigest(), notes=self.notes
-        )
+        digest = "sha256:" + hashlib.sha256(data).hexdigest()
+        return OnnxModel(proto, facts, self.origin, digest=digest, notes=self.notes)
 
     def save(self, path: Path, *, force: bool = False) -> None:
         """Write the model; one with external data only into the folder where that data lies.

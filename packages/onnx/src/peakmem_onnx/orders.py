@@ -24,7 +24,7 @@ def priority_order(graph: Graph, order: Sequence[int] | None = None) -> tuple[in
     """
     sequence = range(len(graph.nodes)) if order is None else order
     position = {v: i for i, v in enumerate(sequence)}
-    before = graph.predecessors()
+    before = graph.predecessors
     missing = [len(p) for p in before]
     after: list[list[int]] = [[] for _ in graph.nodes]
     for v, sources in enumerate(before):
@@ -62,7 +62,7 @@ def default_order(graph: Graph, order: Sequence[int] | None = None) -> tuple[int
     """
     sequence = list(range(len(graph.nodes))) if order is None else list(order)
     position = {v: i for i, v in enumerate(sequence)}
-    before = graph.predecessors()
+    before = graph.predecessors
     read = {u for sources in before for u in sources}
     stack: list[tuple[int, bool]] = [(v, False) for v in sequence if v not in read]
     visited: set[int] = set()

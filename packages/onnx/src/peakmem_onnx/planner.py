@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from peakmem_onnx.graph import Graph, Node, Values
 from peakmem_onnx.rules import alias_of, in_place_of
@@ -80,7 +81,7 @@ def plan(
 
     Notes
     -----
-    O(nodes + edges), with reuse on times the number of dead storages.
+    O(nodes + edges).
     """
     uses: dict[str, int] = {}
     for name in (*graph.inputs, *graph.outer, *graph.initializers, *graph.outputs):
@@ -92,7 +93,7 @@ def plan(
     results = set(graph.outputs)
     root: dict[str, str] = {name: name for name in given}
     allocated: list[str] = []
-    dead: list[str] = []  # most recently freed first
+    dead: dict[Any, list[str]] = {}  # form -> storages, the most recently freed last
     last: dict[str, int] = {}
     taken_at: list[list[str]] = []
     for step, v in enumerate(order):
@@ -110,11 +111,9 @@ def plan(
                         shared = root[source]
                         break
                 if shared is None and reuse and values[name].planned != ():
-                    for candidate in dead:
-                        if values[candidate].fits(values[name]):
-                            shared = candidate
-                            dead.remove(candidate)
-                            break
+                    same = dead.get(values[name].form)
+                    if same:
+                        shared = same.pop()
             if shared is None:
                 root[name] = name
                 allocated.append(name)
@@ -128,8 +127,8 @@ def plan(
         for name in (*node.reads, *(n for n in node.outputs if n)):
             storage = root[name]
             uses[storage] -= 1
-            if uses[storage] == 0:
-                dead.insert(0, storage)
+            if uses[storage] == 0 and reuse and values[storage].form is not None:
+                dead.setdefault(values[storage].form, []).append(storage)
     owned = set(allocated)
     released = {name: step for name, step in last.items() if name in owned and name not in results}
     frees: list[list[str]] = [[] for _ in order]

@@ -20,7 +20,7 @@ from peakmem.program import Buffer, Program, Statement
 from peakmem_onnx.graph import Graph, Node, Values
 from peakmem_onnx.orders import FIRST
 from peakmem_onnx.planner import may_share
-from peakmem_onnx.rules import is_pure
+from peakmem_onnx.rules import alias_of, is_pure
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def build(
     state : int
         Bytes that are in use from the first to the last statement besides.
     """
-    before = graph.predecessors()
+    before = graph.predecessors
     above = ancestors(before, order)
     results = set(graph.outputs)
     given = {*graph.inputs, *graph.outer, *graph.initializers}
@@ -192,7 +192,15 @@ def _program(
         node = graph.nodes[v]
         # Storages that belong to the caller or hold weights are not allocated by the run.
         reads = sorted({ids[root[value]] for value in node.reads if root[value] in ids})
-        writes = sorted({ids[root[value]] for value in node.outputs if value and root[value] in ids})
+        # An alias is a view: it writes nothing, so that its storage keeps a single writer and may be recomputed.
+        views = {target for _, target in alias_of(node.domain, node.op)}
+        writes = sorted(
+            {
+                ids[root[value]]
+                for index, value in enumerate(node.outputs)
+                if value and root[value] in ids and not (index in views and root[value] != value)
+            }
+        )
         statements.append(
             Statement(
                 name=node.name,
