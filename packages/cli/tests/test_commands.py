@@ -230,8 +230,8 @@ def test_interrupt_while_loading_has_a_sentence_and_a_code(
 
     monkeypatch.setattr(api, "order_program", interrupted)
     done = peakmem("optimize", program)
-    assert done.code == 130
-    assert done.out == ""
+    assert (done.code, done.out) == (130, "")
+    assert done.err == "peakmem: interrupted before there was a result\n"
 
 
 def test_internal_errors_are_a_sentence(
@@ -261,6 +261,8 @@ def test_internal_errors_are_a_sentence(
         (["optimize", "PROGRAM", "-o", "EXISTING"], "give --force"),
         (["certify", "PROGRAM", "-o", "EXISTING"], "give --force"),
         (["certify", "PROGRAM", "--program-out", "PROGRAM", "--force"], "is the input file"),
+        (["optimize", "PROGRAM", "-o", "FOLDER/a", "--certificate-out", "FOLDER/a"], "is named for two outputs"),
+        (["certify", "PROGRAM", "-o", "FOLDER/a", "--program-out", "FOLDER/./a"], "is named for two outputs"),
         (["optimize", "PROGRAM", "--frobnicate"], "No such option: --frobnicate"),
         (["optimize", "FOLDER/absent.json", "--frobnicate"], "cannot be read"),
         (["optimize", "PROGRAM", "--budget", "many"], "is not a size"),

@@ -58,3 +58,14 @@ RequireOptimal = Annotated[bool, typer.Option("--require-optimal", help="Exit 3 
 def limit(value: float) -> float | None:
     """None for an infinite time limit, as the library has it."""
     return None if value == float("inf") else value
+
+
+def check_outputs(source: Path, *outputs: Path | None, force: bool) -> None:
+    """Refuse outputs that may not be written, or that would replace each other, before any work is done."""
+    from peakmem.files import check_output
+
+    given = [path for path in outputs if path is not None]
+    for path in given:
+        check_output(path, source=source, force=force)
+    if len({path.resolve() for path in given}) < len(given):
+        raise UsageError(f"{given[0]}: is named for two outputs; name two files")

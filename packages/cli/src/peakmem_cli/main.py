@@ -17,6 +17,7 @@ from peakmem_cli.screen import print_error, print_json
 COMMANDS = ("inspect", "optimize", "certify", "check", "verify", "frontends")
 """In the order of the help; each is a module of `peakmem_cli.commands` that offers ``command``."""
 
+INTERRUPTED = 130
 ERROR_SCHEMA = "peakmem.error/1"
 
 
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        return _fail("interrupted before there was a result", 130, as_json)
+        return _fail("interrupted before there was a result", INTERRUPTED, as_json)
     except RecursionError:
         return _fail("the input is nested too deeply", 2, as_json)
     except MemoryError:
@@ -91,6 +92,8 @@ def _run(arguments: list[str]) -> int:
         help_line = " ".join(filter(None, ("peakmem", called, "--help")))
         message = " ".join(message.split()).rstrip(".")
         return _fail(f"{message} (see: {help_line})", 2, "--json" in arguments)
+    if code == INTERRUPTED:  # typer makes an exit code of Ctrl-C
+        raise KeyboardInterrupt
     return code if isinstance(code, int) else 0
 
 

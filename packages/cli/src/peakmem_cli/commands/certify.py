@@ -17,6 +17,7 @@ from peakmem_cli.common import (
     Quiet,
     RequireOptimal,
     TimeLimit,
+    check_outputs,
     limit,
 )
 
@@ -46,7 +47,7 @@ def command(
     """
     import peakmem
     from peakmem.errors import NotProved, Refused
-    from peakmem.files import check_output, write_atomically
+    from peakmem.files import write_atomically
     from peakmem.programfile import program_bytes
     from peakmem.sizes import human
 
@@ -54,9 +55,7 @@ def command(
     from peakmem_cli.screen import Screen
 
     screen = Screen(as_json=json, quiet=quiet)
-    for path in (output, program_out):
-        if path is not None:
-            check_output(path, source=model, force=force)
+    check_outputs(model, output, program_out, force=force)
     source = peakmem.load(model, frontend=frontend, **options)
     with screen.progress() as progress:
         ordering = peakmem.certify(source, time_limit=limit(time_limit), progress=progress)

@@ -17,6 +17,7 @@ from peakmem_cli.common import (
     Quiet,
     RequireOptimal,
     TimeLimit,
+    check_outputs,
     limit,
 )
 
@@ -50,7 +51,7 @@ def command(
     """
     import peakmem
     from peakmem.errors import NotProved, Refused, UsageError
-    from peakmem.files import check_output, write_atomically
+    from peakmem.files import write_atomically
     from peakmem.liveness import timeline
     from peakmem.sizes import human
 
@@ -58,9 +59,7 @@ def command(
     from peakmem_cli.screen import Screen
 
     screen = Screen(as_json=json, quiet=quiet)
-    for path in (output, certificate_out):
-        if path is not None:
-            check_output(path, source=model, force=force)
+    check_outputs(model, output, certificate_out, force=force)
     source = peakmem.load(model, frontend=frontend, **options)
     if snippet and not hasattr(source, "snippet"):
         raise UsageError(f"--snippet: frontend {source.frontend!r} has no snippet to print")
