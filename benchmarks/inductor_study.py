@@ -55,17 +55,19 @@ def configurations() -> list[dict[str, Any]]:
                 {"net": net, "training": training, "threads": threads, "dynamic": dynamic, "batch": 2 if training else 1}
             )
 
-    first = ["aspp_like", "expand_reduce", "mlp_branches", "hf_bert", "hf_gpt2", "dropper", "hf_mixtral"]
-    add(first, True)
+    cheap = ["aspp_like", "expand_reduce", "mlp_branches", "hf_mixtral", "dropper"]
+    add(cheap, True)
     add(small, False)
-    add(["deeplabv3_resnet50_64", "deeplabv3_mobilenetv3_64", "deeplabv3_mobilenetv3_128"], False)
-    add([n for n in small if n not in first and n not in ("resnet50", "mobilenet_v3", "convnext")], True)
-    add(["aspp_like", "expand_reduce", "mlp_branches", "hf_gpt2", "squeezenet", "randwire24"], False, threads=2)
-    add(["aspp_like", "mlp_branches", "hf_bert"], True, threads=2)
-    add(["mlp_branches", "hf_gpt2", "hf_mixtral", "dropper", "expand_reduce"], False, dynamic=True)
+    add(["deeplabv3_mobilenetv3_64", "deeplabv3_resnet50_64"], False)
+    add([*cheap, "squeezenet", "hf_gpt2"], False, threads=2)
+    add(["mlp_branches", "hf_mixtral", "dropper", "expand_reduce", "hf_gpt2"], False, dynamic=True)
+    add(["aspp_like", "mlp_branches", "hf_mixtral"], True, threads=2)
     add(["mlp_branches", "hf_mixtral", "dropper"], True, dynamic=True)
-    add(["deeplabv3_resnet50_128", "deeplabv3_resnet101_64", "deeplabv3_resnet50_256", "deeplabv3_resnet101_128"], False)
-    add(["deeplabv3_mobilenetv3_64", "resnet50", "mobilenet_v3", "convnext"], True)
+    add(["squeezenet", "randwire24", "hf_gpt2", "hf_bert", "densenet", "unet", "hf_vit", "hrnet"], True)
+    add(["deeplabv3_mobilenetv3_128", "deeplabv3_resnet50_128", "deeplabv3_resnet101_64"], False)
+    add([n for n in small if n not in cheap and not any(r["net"] == n and r["training"] for r in rows)], True)
+    add(["deeplabv3_resnet50_256", "deeplabv3_resnet101_128"], False)
+    add(["deeplabv3_mobilenetv3_64"], True)
     return rows
 
 
