@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from oracles import optimum, programs, random_order, scheduled_peak
+from oracles import build, optimum, programs, random_order, scheduled_peak
 from peakmem.check import check
 from peakmem.errors import InputError, PeakmemError, Refused
 from peakmem.jsonfile import parse_json
@@ -348,6 +348,43 @@ class TestRefuses:
         with pytest.raises(Refused) as caught:
             check(program, document)
         assert says in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("leaf", "says"),
+        [
+            ({"kind": "forward", "trap": [], "exits": []}, "misses 's0'"),
+            ({"kind": "backward", "trap": [0], "entries": []}, "holds 's0'"),
+            ({"kind": "waypoint", "state": [], "then": 0}, "misses 's0'"),
+            ({"kind": "move", "statement": 0, "then": 0}, "not ready"),
+            ({"kind": "reverse", "then": 0}, "not the empty one"),
+        ],
+    )
+    def test_nodes_at_a_state(self, leaf: dict[str, Any], says: str) -> None:
+        """Below a step the same sets no longer fit."""
+        nodes = [{"kind": "entry"}, leaf, {"kind": "expand", "children": {"0": 1, "1": 0, "2": 0}}]
+        with pytest.raises(Refused, match=says):
+            check(kept_and(3), stated(kept_and(3), nodes, 9))
+
+    def test_one_byte_too_much(self) -> None:
+        """Each leaf at exactly the bound it can show, and one above."""
+        program = kept_and(2)
+        flows = [{"statement": 0, "flow": []}, {"statement": 1, "flow": []}]
+        leaves_at = (
+            (9, {"kind": "entry"}),
+            (10, {"kind": "forward", "trap": [], "exits": flows}),
+            (10, {"kind": "backward", "trap": [], "entries": flows}),
+            (10, {"kind": "expand", "children": {"0": None, "1": None}}),
+        )
+        for bound, leaf in leaves_at:
+            assert check(program, stated(program, [leaf], bound)).lower_bound == bound
+            with pytest.raises(Refused):
+                check(program, stated(program, [leaf], bound + 1))
+
+    def test_a_move_must_fit_the_budget(self) -> None:
+        program = build("@in=9", "A in > | use 5", "B >")
+        nodes = [{"kind": "entry"}, {"kind": "move", "statement": 0, "then": 0}]
+        with pytest.raises(Refused, match="14 bytes, which is not within the budget"):
+            check(program, stated(program, nodes, 9))
 
     def test_precedence_below_a_state(self) -> None:
         program = fork()

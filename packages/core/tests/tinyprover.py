@@ -51,10 +51,8 @@ class Prover:
 
     # cuts
 
-    def cut(
-        self, dag: Dag, v: int | None, low: frozenset[int], high: frozenset[int]
-    ) -> tuple[int, list[list[Any]], frozenset[int]]:
-        """Value, flow and cheapest state of cut(v | low, high)."""
+    def network(self, dag: Dag, v: int | None, low: frozenset[int], high: frozenset[int]) -> tuple[nx.DiGraph, int]:
+        """Network and constant of cut(v | low, high)."""
         model = self.model
         undecided = high - low
         graph = nx.DiGraph()
@@ -88,11 +86,18 @@ class Prover:
                 graph.add_edge(name, u)
             if late:
                 graph.add_edge(name, "t")
+        return graph, constant
+
+    def cut(
+        self, dag: Dag, v: int | None, low: frozenset[int], high: frozenset[int]
+    ) -> tuple[int, list[list[Any]], frozenset[int]]:
+        """Value, flow and cheapest state of cut(v | low, high)."""
+        graph, constant = self.network(dag, v, low, high)
         value, flow = nx.maximum_flow(graph, "s", "t")
         triples = [[a, b, x] for a, row in flow.items() for b, x in row.items() if x]
         self.rng.shuffle(triples)
         _, (source_side, _) = nx.minimum_cut(graph, "s", "t")
-        return constant + value, triples, low | (frozenset(source_side) & undecided)
+        return constant + value, triples, low | (frozenset(source_side) & (high - low))
 
     # proofs
 
