@@ -1,0 +1,198 @@
+"""What cannot be handled is refused with one sentence that says what to do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper, save_model
+
+from peakmem.api import load
+from peakmem.errors import InputError, PeakmemError, UsageError
+from peakmem.frontend import complete_options, recognise
+from peakmem_onnx.frontend import frontend
+
+from .conftest import FLOAT, INT64, branches, model, needs_runtime, value, weight
+
+
+def refuse(path, match, error=InputError, **options):
+    with pytest.raises(error, match=match) as caught:
+        load(path, frontend="onnx", **options)
+    assert isinstance(caught.value, PeakmemError)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "Traceback" not in message
+    return message
+
+
+def test_it_is_recognised_by_name_and_by_content(store):
+    path = store(branches(), "m.onnx")
+    assert recognise(path).name == "onnx"
+    assert frontend.sniff(path.with_name("m"), path.read_bytes()[:4096])
+    assert not frontend.sniff(path.with_name("m"), b"\x1c\x00\x00\x00TFL3" + bytes(100))
+    assert not frontend.sniff(path.with_name("m"), b'{"schema": "peakmem.program/1"}')
+
+
+def test_options_are_declared_with_defaults():
+    options = complete_options(frontend, {})
+    assert options["ort_level"] == "all"
+    assert options["dim"] == () and options["shape"] == ()
+    with pytest.raises(UsageError, match="has no option 'nonsense'"):
+        complete_options(frontend, {"nonsense": 1})
+
+
+@pytest.mark.parametrize("data", [b"", b"hello, this is no model", bytes(range(256)) * 4])
+def test_not_a_model(tmp_path, data):
+    path = tmp_path / "x.onnx"
+    path.write_bytes(data)
+    refuse(path, "is not an ONNX model")
+
+
+def test_truncated_model(store):
+    path = store(branches())
+    path.write_bytes(path.read_bytes()[:-200])
+    refuse(path, "is not an ONNX model or is damaged")
+
+
+def test_missing_file(tmp_path):
+    refuse(tmp_path / "none.onnx", "cannot be read")
+
+
+def test_no_nodes(store):
+    refuse(store(model([], [value("x", [1])], [value("x", [1])])), "has no nodes")
+
+
+def test_no_operator_set(store):
+    proto = branches()
+    del proto.opset_import[:]
+    refuse(store(proto), "names no operator set")
+
+
+@needs_runtime
+def test_unsupported_operator_set(store):
+    refuse(store(model([helper.make_node("Relu", ["x"], ["y"])], [value("x", [4])], [value("y", [4])],
+                       opset_imports=[helper.make_opsetid("", 999)])), "onnxruntime .* cannot load or run it")
+
+
+@needs_runtime
+def test_open_dimensions_are_named_with_the_options_that_fix_them(store):
+    proto = model([helper.make_node("Relu", ["x"], ["y"])], [value("x", ["batch", 3, None])], [value("y", None)])
+    path = store(proto)
+    message = refuse(path, r"dimension 0 of x \(batch\), dimension 2 of x")
+    assert "--dim NAME=N" in message
+    assert load(path, frontend="onnx", dim=("batch=2",), shape=("x=2,3,5",)).predicted_bytes == 128
+    refuse(path, "has no dimension called 'bach'", UsageError, dim=("bach=1",))
+    refuse(path, "must look like NAME=N", UsageError, dim=("batch=zero",))
+    refuse(path, "has no input 'z'", UsageError, shape=("z=1,2,3",))
+    refuse(path, "has 3 dimensions, --shape gives 2", UsageError, shape=("x=1,2",))
+    refuse(path, "dimension 1 of input 'x' is 3, --shape says 4", UsageError, shape=("x=1,4,5",))
+
+
+@needs_runtime
+def test_external_data(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    path = folder / "m.onnx"
+    save_model(branches(), str(path), save_as_external_data=True, location="weights.bin", size_threshold=0)
+    before = (folder / "weights.bin").read_bytes()
+    m = load(path, frontend="onnx", ort_level="none")
+    assert len(m.serialized()) < len(before)  # the weights stay where they are
+    with pytest.raises(UsageError, match=r"weights\.bin and must lie beside the model"):
+        m.save(tmp_path / "out.onnx")
+    m.save(folder / "out.onnx")
+    again = load(folder / "out.onnx", frontend="onnx")
+    assert again.predicted_bytes == m.predicted_bytes
+    m.verify(again).raise_for_difference()
+    assert (folder / "weights.bin").read_bytes() == before
+    (folder / "weights.bin").unlink()
+    refuse(path, r"external data 'weights\.bin' is missing")
+
+
+def test_training_operators(store):
+    node = helper.make_node("Adam", ["r", "t", "x", "g", "v", "h"], ["a", "b", "c"], domain="ai.onnx.preview.training")
+    proto = model([node], [value(n, [1]) for n in "rtxgvh"], [value("a", [1])])
+    refuse(store(proto), "training operator Adam")
+
+
+def test_custom_operators(store):
+    proto = model([helper.make_node("Magic", ["x"], ["y"], domain="acme", name="m1")], [value("x", [1])], [value("y", [1])])
+    refuse(store(proto), r"'m1' is the custom operator acme\.Magic")
+
+
+@needs_runtime
+def test_model_local_functions_are_inlined(store):
+    function = helper.make_function(
+        "acme", "Twice", ["a"], ["b"],
+        [helper.make_node("Exp", ["a"], ["t"]), helper.make_node("Add", ["t", "a"], ["b"])],
+        [helper.make_opsetid("", 17)],
+    )
+    proto = model([helper.make_node("Twice", ["x"], ["h"], domain="acme"), helper.make_node("Relu", ["h"], ["y"])],
+                  [value("x", [64])], [value("y", [64])], functions=[function],
+                  opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("acme", 1)])
+    m = load(store(proto), frontend="onnx", ort_level="none")
+    assert [n.op for n in m.graph.nodes] == ["Exp", "Add", "Relu"]
+    m.verify(m).raise_for_difference()
+
+
+@needs_runtime
+def test_sequences_are_refused(store):
+    proto = model([helper.make_node("SequenceConstruct", ["x", "x"], ["s"]), helper.make_node("SequenceLength", ["s"], ["y"])],
+                  [value("x", [4])], [value("y", [], INT64)])
+    refuse(store(proto), r"value 's' is of type seq\(tensor\(float\)\)", ort_level="none")
+    sequence = helper.make_tensor_sequence_value_info("s", FLOAT, None)
+    refuse(store(model([helper.make_node("SequenceLength", ["s"], ["y"])], [sequence], [value("y", [], INT64)])),
+           "input 's' is a sequence, not a tensor")
+
+
+@needs_runtime
+def test_strings(store):
+    proto = model([helper.make_node("Concat", ["x", "x"], ["s"], axis=0),
+                   helper.make_node("Identity", ["s"], ["y"])],
+                  [value("x", [5], TensorProto.STRING)], [value("y", [10], TensorProto.STRING)])
+    m = load(store(proto), frontend="onnx", ort_level="none")
+    m.verify(m).raise_for_difference()
+
+
+@needs_runtime
+def test_quantized(store):
+    scale, zero = helper.make_tensor("s", FLOAT, [], [0.02]), helper.make_tensor("z", TensorProto.UINT8, [], [128])
+    proto = model(
+        [
+            helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+            helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+            helper.make_node("Conv", ["d", "w"], ["c"]),
+            helper.make_node("QuantizeLinear", ["c", "s", "z"], ["r"]),
+            helper.make_node("DequantizeLinear", ["r", "s", "z"], ["y"]),
+        ],
+        [value("x", [1, 4, 9, 9])], [value("y", None)], [scale, zero, weight("w", 8, 4, 3, 3)],
+    )
+    for level in ("none", "all"):
+        m = load(store(proto), frontend="onnx", ort_level=level)
+        m.verify(m).raise_for_difference()
+
+
+@needs_runtime
+def test_sparse_weights(store):
+    dense = numpy_helper.from_array(np.array([2.0, 3.0], np.float32), "w")
+    indices = numpy_helper.from_array(np.array([1, 6], np.int64), "w_indices")
+    proto = model([helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])],
+                  [value("x", [5, 4])], [value("y", None)])
+    proto.graph.sparse_initializer.append(helper.make_sparse_tensor(dense, indices, [4, 2]))
+    m = load(store(proto), frontend="onnx", ort_level="none")
+    m.verify(m).raise_for_difference()
+
+
+@needs_runtime
+def test_the_input_is_never_overwritten(store):
+    path = store(branches())
+    m = load(path, frontend="onnx", ort_level="none")
+    with pytest.raises(UsageError, match="never changes"):
+        m.save(path, force=True)
+
+
+@needs_runtime
+def test_feeds(store):
+    path = store(branches())
+    refuse(path, "has no input 'q'", UsageError, feed=("q=1",))
+    refuse(path, "is not a value of type float32", UsageError, feed=("x=word",))
+    m = load(path, frontend="onnx", ort_level="none", feed=("x=0.5",))
+    assert (m.origin.feeds[0]["x"] == np.float32(0.5)).all()
