@@ -38,7 +38,7 @@ def down_set(
 
 def test_networks_have_exactly_the_arcs_of_the_format() -> None:
     met: Counter[str] = Counter()
-    for i, program in programs(500, 200, range(3, 9)):
+    for i, program in programs(500, 300, range(3, 9)):
         rng = random.Random(i)
         dag, sets, prover = strengthened(rng, program)
         checker = ProofChecker(program, prover.model.workspace, {"lower_bound": 0, "root": 0, "nodes": []}, "proof")
@@ -83,7 +83,7 @@ def test_networks_have_exactly_the_arcs_of_the_format() -> None:
                             f"{str(tail)[0] if isinstance(tail, str) else 'v'}{str(head)[0] if isinstance(head, str) else 'v'}"
                         ] += 1
     assert set(met) == {"vv", "sb", "vb", "vj", "jb", "bv", "bt"}
-    assert min(met.values()) > 20
+    assert min(met.values()) > 5
 
 
 def test_graphs() -> None:
