@@ -150,6 +150,10 @@ def _envelope(points: Sequence[Point]) -> tuple[Point, ...]:
     return tuple(best)
 
 
+ROUGH = 32
+"""About how many points the heuristic's first walk has."""
+
+
 def _front(problem: Problem, base: int, deadline: float, lowest: int) -> tuple[list[Point], bool, bool]:
     given = make_plan(problem, ())
     points = [Point(given, True, 0, base)]
@@ -157,11 +161,12 @@ def _front(problem: Problem, base: int, deadline: float, lowest: int) -> tuple[l
     rough: list[Plan] = []
     complete = True
     try:
-        half = time.monotonic() + 0.3 * (deadline - time.monotonic())
+        half = time.monotonic() + 0.4 * (deadline - time.monotonic())
         reruns: list[Rerun] | None = []
         peak = given.peak
+        stride = max(1, (given.peak - lowest) // ROUGH)
         while reruns is not None and peak > lowest and time.monotonic() < half:
-            reruns = greedy(problem, peak - 1, start=reruns, deadline=half)
+            reruns = greedy(problem, max(lowest, peak - stride), start=reruns, deadline=half)
             if reruns is not None:
                 plan = make_plan(problem, reruns)
                 rough.append(plan)

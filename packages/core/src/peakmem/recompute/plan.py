@@ -7,6 +7,7 @@ lets the first one go before it (`docs/recompute.md`).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -185,13 +186,16 @@ def make_plan(problem: Problem, reruns: Sequence[Rerun]) -> Plan:
     return Plan(problem, tuple(reruns), cost_of(problem, reruns), trace(problem, reruns).peak)
 
 
-def prune(plan: Plan, target: int) -> Plan:
+def prune(plan: Plan, target: int, *, deadline: float | None = None) -> Plan:
     """Leave out reruns that ``target`` does not need, the dearest first.
 
-    No single rerun of the result can be left out. One simulation for each rerun.
+    No single rerun of the result can be left out, unless the ``deadline`` (a `time.monotonic` value) cut it short. One
+    simulation for each rerun.
     """
     problem, reruns, peak = plan.problem, list(plan.reruns), plan.peak
     for k in sorted(range(len(reruns)), key=lambda k: (-problem.units[reruns[k][1]].cost, -k)):
+        if deadline is not None and time.monotonic() > deadline:
+            break
         without = [r for r in reruns if r is not plan.reruns[k]]
         least = trace(problem, without).peak
         if least <= target:

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
 
 from peakmem.recompute.plan import Rerun
 from peakmem.recompute.problem import Problem
@@ -110,9 +112,10 @@ class Horizon:
             if x.kind != "constant" and x.size and (problem.program.touchers[b] or (x.pinned and x.kind == "input"))
         ]
 
-    def droppable(self, b: int) -> bool:
-        """Whether some unit may bring ``b`` back."""
-        return any(self.usable[u] for u in self.problem.units_of.get(b, ()))
+    @cached_property
+    def droppable(self) -> list[bool]:
+        """For each buffer whether some unit may bring it back."""
+        return [any(self.usable[u] for u in self.problem.units_of.get(b, ())) for b in range(len(self.sizes))]
 
     def status(self, b: int, step: int, *, gap: bool) -> int:
         """1: surely resident, 0: surely absent, -1: undecided; in gap ``step`` or at base step ``step`` (untouched).
@@ -123,11 +126,21 @@ class Horizon:
         if problem.born[b] >= step:
             return 0
         needed = self.through[b] >= (step if gap else step + 1)
-        if self.droppable(b):
+        if self.droppable[b]:
             return -1 if needed else 0
         if problem.last_use[b] >= (step if gap else step + 1):
             return 1
         return -1 if needed else 0
+
+    @cached_property
+    def possible(self) -> list[list[int]]:
+        """For each gap the buffers that could be resident in it: born, and of use from there on."""
+        n = len(self.problem.order)
+        found: list[list[int]] = [[] for _ in range(n)]
+        for b in self.counted:
+            for gap in range(self.problem.born[b] + 1, min(self.through[b], n - 1) + 1):
+                found[gap].append(b)
+        return found
 
     def at_step(self, step: int) -> tuple[int, list[int]]:
         """Bytes surely resident at a base step (workspace and touched included), and the undecided buffers."""
@@ -135,7 +148,7 @@ class Horizon:
         touched = set(self.problem.program.touched[v])
         fixed = self.problem.charged[v] + sum(self.sizes[b] for b in touched)
         undecided = []
-        for b in self.counted:
+        for b in self.possible[step]:
             if b not in touched:
                 s = self.status(b, step, gap=False)
                 if s > 0:
@@ -147,7 +160,7 @@ class Horizon:
     def in_gap(self, gap: int) -> tuple[int, list[int]]:
         """The same between two base steps, nothing running."""
         fixed, undecided = 0, []
-        for b in self.counted:
+        for b in self.possible[gap]:
             s = self.status(b, gap, gap=True)
             if s > 0:
                 fixed += self.sizes[b]
@@ -159,31 +172,39 @@ class Horizon:
         """Units that may rerun in a gap."""
         return [
             i for i, u in enumerate(self.problem.units)
-            if self.usable[i] and u.ready < gap <= u.deadline and gap <= self.last[i]
+            if self.usable[i] and u.ready < gap <= self.last[i]  # last is at most the deadline
         ]
+
+    @cached_property
+    def full(self) -> tuple[list[int], list[int]]:
+        """Bytes if all that could be there is there: at each base step, and in each gap. O(statements + buffers)."""
+        n = len(self.problem.order)
+        step_change, gap_change = [0] * (n + 1), [0] * (n + 1)
+        for b in self.counted:
+            born, through, size = self.problem.born[b], self.through[b], self.sizes[b]
+            end = max(self.problem.last_use[b], through - 1)
+            step_change[max(born, 0)] += size
+            step_change[min(end, n - 1) + 1] -= size
+            gap_change[born + 1 if born < n else n] += size
+            gap_change[min(through, n - 1) + 1] -= size
+        at_step, in_gap = list(accumulate(step_change[:n])), list(accumulate(gap_change[:n]))
+        return [x + self.problem.charged[v] for x, v in zip(at_step, self.problem.order)], in_gap
 
     def tight_steps(self) -> list[int]:
         """Base steps at which all that could be present exceeds the target; elsewhere nothing need be dropped."""
-        found = []
-        for step in range(len(self.problem.order)):
-            fixed, undecided = self.at_step(step)
-            if fixed + sum(self.sizes[b] for b in undecided) > self.target:
-                found.append(step)
-        return found
+        return [step for step, size in enumerate(self.full[0]) if size > self.target]
 
     def tight_gaps(self) -> list[int]:
         """Gaps in which a rerun, with all that could be present, exceeds the target."""
+        units = self.problem.units
+        most = max((u.charge for u in units), default=0)
         found = []
-        for gap in range(len(self.problem.order)):
-            units = self.units_in(gap)
-            if units:
-                fixed, undecided = self.in_gap(gap)
-                full = fixed + sum(self.sizes[b] for b in undecided)
-                held = set(undecided)
+        for gap, size in enumerate(self.full[1]):
+            if size + most > self.target:
+                room = self.target - size
                 if any(
-                    full - sum(self.sizes[b] for b in self.problem.units[u].delivers if b in held)
-                    + self.problem.units[u].charge > self.target
-                    for u in units
+                    units[u].charge - sum(self.sizes[b] for b in units[u].delivers if self.through[b] >= gap) > room
+                    for u in self.units_in(gap)
                 ):
                     found.append(gap)
         return found

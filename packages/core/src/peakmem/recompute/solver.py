@@ -6,7 +6,7 @@ Words: ``exact`` is said of one base order under one cap, never ``optimal``: ano
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -88,7 +88,8 @@ class _Search:
     def prune(self) -> None:
         """Leave out what the incumbent does not need; a settled one keeps its peak, which may lie below the target."""
         if self.plan is not None:
-            self.plan = prune(self.plan, self.plan.peak if self.settled else self.target)
+            least = self.plan.peak if self.settled else self.target
+            self.plan = prune(self.plan, least, deadline=max(self.deadline, time.monotonic() + 0.5))
 
     @property
     def settled(self) -> bool:
@@ -143,7 +144,7 @@ def solve(
     try:
         if method == "auto":
             if not (start and search.offer(start)):
-                found = greedy(problem, target, deadline=begin + 0.3 * time_limit)
+                found = greedy(problem, target, deadline=begin + 0.5 * time_limit)
                 if found is not None and search.offer(found):
                     search.prune()
             used, infeasible = _refine(search)
@@ -190,7 +191,7 @@ def _full(search: _Search, method: str) -> bool:
         return True
     search.bound = answer.bound or 0
     if answer.values is not None:
-        search.offer(_realize(search.problem, search.target, model, answer.values))
+        search.offer(_realize(search, model, answer.values))
     return False
 
 
@@ -198,67 +199,85 @@ def _refine(search: _Search) -> tuple[str, bool]:
     """Grow the model until its optimum can be realized; returns the method and whether there is no plan."""
     problem, target = search.problem, search.target
     now = trace(problem, ())
-    steps = {now.base_step[e] for e, b in enumerate(now.bytes_at) if b > target}
+    steps: set[int] = set()
     slots: dict[int, int] = {}
     truncated = False
+    broken = {now.base_step[e]: b for e, b in enumerate(now.bytes_at) if b > target}
     while search.left() > 0:
         method = "full" if slots else "relaxation"
-        budget = search.plan.extra_macs if search.plan else None
-        horizon = Horizon(problem, target, budget)
+        horizon = Horizon(problem, target, search.plan.extra_macs if search.plan else None)
+        grown = _grow(horizon, steps, broken) if broken else True
         model = build(horizon, steps, slots)
         answer = Answer(None, None, True) if model is None else _answer(model, horizon.budget, search.left())
         search.width = answer.width
         if answer.bound is None and answer.exact:
-            if truncated:
-                return method, False
             if search.plan is None:
-                return method, True
-            search.bound = search.plan.extra_macs  # nothing within the incumbent's price: cannot happen, but safe
+                return method, not truncated
+            search.bound = search.plan.extra_macs  # nothing cheaper than the incumbent
             return method, False
         if not truncated and answer.bound is not None:
             search.bound = max(search.bound, answer.bound)
-        if search.settled or answer.values is None or model is None:
+        if search.settled or answer.values is None or model is None or not grown:
             return method, False
-        reruns = _realize(problem, target, model, answer.values)
+        reruns = _realize(search, model, answer.values)
         search.offer(reruns)
-        if search.settled:
-            return method, False
         now = trace(problem, reruns)
-        if now.peak <= target:
+        if search.settled or now.peak <= target:
             return method, False
-        broken = {e for e, b in enumerate(now.bytes_at) if b > target}
-        new_steps = {now.base_step[e] for e in broken if now.block[e] < 0} - steps
-        if new_steps:
-            steps |= new_steps
+        mended = greedy(problem, target, start=reruns, deadline=time.monotonic() + 0.2 * search.left())
+        if mended is not None and search.offer(mended):
+            search.prune()
+            if search.settled:
+                return method, False
+        over = {e: b for e, b in enumerate(now.bytes_at) if b > target}
+        broken = {now.base_step[e]: b for e, b in over.items() if now.block[e] < 0 and now.base_step[e] not in steps}
+        if broken:
             continue
+        # Only reruns break the target: the full problem.
         if not slots:
             if _frontier(search, 0.5):
                 return "frontier", True
             if search.settled:
                 return "frontier", False
-        tight = set(horizon.tight_gaps())
-        wanted = {now.base_step[e] for e in broken if now.block[e] >= 0}
+        wanted = {now.base_step[e] for e in over if now.block[e] >= 0}
         for part, _ in model.reruns(answer.values):
             if isinstance(part, Segment) and any(part.low <= g <= part.high for g in wanted):
                 wanted.update(range(part.low, part.high + 1))
-        grown = False
-        for gap in sorted(wanted & tight):
+        added = False
+        size = model.size
+        for gap in sorted(wanted.intersection(horizon.tight_gaps()) - set(slots)):
             need = horizon.slots_needed(gap)
             have = min(need, SLOTS)
+            size += have * (len(horizon.units_in(gap)) + len(horizon.possible[gap]))
+            if size > LARGEST_MODEL:
+                break
             truncated = truncated or have < need
-            if slots.get(gap, 0) < have:
-                slots[gap] = have
-                grown = True
-        if not grown:
-            more = set(horizon.tight_steps()) - steps
-            if not more:
+            slots[gap] = have
+            added = True
+        if not added:
+            broken = {step: horizon.full[0][step] for step in set(horizon.tight_steps()) - steps}
+            if not broken:
                 return method, False
-            steps |= more
     return ("full" if slots else "relaxation"), False
 
 
 SLOTS = 8
 """Most rerun slots in one gap; where more could be used, the model gives plans but no bound."""
+
+LARGEST_MODEL = 20_000
+"""Decisions to which a relaxation may grow; it then leaves out the steps that exceed the target least."""
+
+
+def _grow(horizon: Horizon, steps: set[int], broken: Mapping[int, int]) -> bool:
+    """Add broken steps, the worst first, while the model stays small enough; whether any was added."""
+    size = sum(len(horizon.possible[step]) for step in steps)
+    before = len(steps)
+    for step in sorted(broken, key=lambda s: (-broken[s], s)):
+        size += len(horizon.possible[step])
+        if steps and size > LARGEST_MODEL:
+            break
+        steps.add(step)
+    return len(steps) > before
 
 
 def _answer(model: Retention, budget: int | None, time_limit: float) -> Answer:
@@ -267,13 +286,14 @@ def _answer(model: Retention, budget: int | None, time_limit: float) -> Answer:
     return answer if answer is not None else solve_milp(model, budget=budget, time_limit=time_limit)
 
 
-def _realize(problem: Problem, target: int, model: Retention, values: Sequence[int]) -> list[Rerun]:
+def _realize(search: _Search, model: Retention, values: Sequence[int]) -> list[Rerun]:
     """Put the reruns of a solution into gaps, and move those that break the target while that helps."""
+    problem, target = search.problem, search.target
     placed = place(problem, model.reruns(values))
     reruns = [r for r, _ in placed]
     ranges = [w for _, w in placed]
     now = trace(problem, reruns)
-    while now.peak > target:
+    while now.peak > target and search.left() > 0:
         over = sum(b - target for b in now.bytes_at if b > target)
         guilty = sorted({now.block[e] for e, b in enumerate(now.bytes_at) if b > target and now.block[e] >= 0})
         best: tuple[int, list[Rerun], list[tuple[int, int]]] | None = None

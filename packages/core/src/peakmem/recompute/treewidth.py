@@ -94,7 +94,7 @@ def solve_treewidth(model: Retention, *, budget: int | None, largest_table: int 
     domains, scopes = scopes_of(model)
     if any(prod(domains[x] for x in s) > largest_table for s in scopes):
         return None
-    best = _measure(domains, scopes, _along_time(model, domains), "time")
+    best = _measure(domains, scopes, _along_time(model, domains), "time", largest_table)
     if best.table > 2**12 and len(domains) <= MOST_VARIABLES:
         best = min(best, _measure(domains, scopes, _min_fill(domains, scopes), "min-fill"), key=lambda e: e.table)
     if best.table > largest_table:
@@ -149,7 +149,9 @@ def _min_fill(domains: Sequence[int], scopes: Sequence[tuple[int, ...]]) -> tupl
     return tuple(order)
 
 
-def _measure(domains: Sequence[int], scopes: Sequence[tuple[int, ...]], order: Sequence[int], kind: str) -> Elimination:
+def _measure(
+    domains: Sequence[int], scopes: Sequence[tuple[int, ...]], order: Sequence[int], kind: str, limit: int | None = None
+) -> Elimination:
     neighbours: list[set[int]] = [set() for _ in domains]
     for scope in scopes:
         for x in scope:
@@ -159,6 +161,8 @@ def _measure(domains: Sequence[int], scopes: Sequence[tuple[int, ...]], order: S
         met = neighbours[x] - {x}
         width = max(width, len(met))
         table = max(table, domains[x] * prod(domains[y] for y in met))
+        if limit is not None and table > limit:
+            break
         for y in met:
             neighbours[y] |= met
             neighbours[y].discard(x)
