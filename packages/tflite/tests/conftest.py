@@ -11,6 +11,7 @@ import flatbuffers
 import numpy as np
 import pytest
 import tflite
+
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "tflite"
 
 TYPES = {
@@ -299,6 +300,29 @@ def random_file(seed: int, size: int = 12) -> File:
     return File([Sub(tensors, operators, inputs, outputs)])
 
 
+def cells(count: int) -> File:
+    """A chain of cells of six operators, the shape of a real network: branches of different widths, joined and added."""
+    rng = np.random.default_rng(3)
+    tensors, operators = [T((1, 16), name="x")], []
+
+    def full(source: int, width: int) -> int:
+        tensors.append(T((width, tensors[source].shape[1]), data=rng.standard_normal((width, tensors[source].shape[1]))))
+        tensors.append(T((1, width)))
+        operators.append(Op("FULLY_CONNECTED", (source, len(tensors) - 2, -1), (len(tensors) - 1,)))
+        return len(tensors) - 1
+
+    at = 0
+    for _ in range(count):
+        wide, wider = full(at, 48), full(at, 64)
+        thin, thinner = full(wide, 8), full(wider, 8)
+        tensors.append(T((1, 16)))
+        operators.append(Op("CONCATENATION", (thin, thinner), (len(tensors) - 1,)))
+        tensors.append(T((1, 16)))
+        operators.append(Op("ADD", (at, len(tensors) - 2), (len(tensors) - 1,)))
+        at = len(tensors) - 1
+    return File([Sub(tensors, operators, (0,), (at,))])
+
+
 def streaming() -> File:
     """A ring of state: a variable is read, joined with the input, and its newer part assigned; set to zero once."""
     main = Sub(
@@ -351,7 +375,7 @@ def branching() -> File:
 def tiny():
     """The builders of this file."""
     return SimpleNamespace(
-        T=T, Op=Op, Sub=Sub, File=File, encode=encode, diamond=diamond, random_file=random_file, streaming=streaming,
+        T=T, Op=Op, Sub=Sub, File=File, encode=encode, diamond=diamond, random_file=random_file, streaming=streaming, cells=cells,
         branching=branching,
     )  # fmt: skip
 

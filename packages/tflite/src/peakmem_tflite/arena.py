@@ -143,8 +143,8 @@ def simulate(buffers: Sequence[Allocation], plan: Sequence[int] | None = None) -
         b = buffers[i]
         size, first, last = b.size, b.first, b.last
         at = 0
-        for offset, end, f, l in placed:
-            if f <= last and first <= l:
+        for offset, end, born, dies in placed:
+            if born <= last and first <= dies:
                 if offset - at >= size:
                     break
                 if end > at:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from peakmem.program import Buffer, Kind, Program, Statement
+
 from peakmem_tflite.arena import planned
 from peakmem_tflite.effects import OWN_STATE, PURE_CUSTOM, dependences, tokens
 from peakmem_tflite.graph import CONTROL_FLOW, Graph

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from peakmem.errors import InputError
+
 from peakmem_tflite.arena import allocations, simulate
 from peakmem_tflite.effects import tokens
 from peakmem_tflite.graph import CONTROL_FLOW, PLAN_NAME, Graph

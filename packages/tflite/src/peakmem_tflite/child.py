@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 Work = Callable[[], Any]
@@ -251,7 +252,7 @@ def smallest_arena(tflm: Tflm, data: bytes, model: dict[str, Any], low: int, lim
     """
 
     def works(size: int, invoke: bool) -> bool:
-        return "result" in isolated(lambda: tflm.probe(data, size, model if invoke else None), limit)
+        return "result" in isolated(partial(tflm.probe, data, size, model if invoke else None), limit)
 
     high, step, probes = model["arena"], 1024, 0
     while low + step < high:
@@ -289,7 +290,7 @@ def tflm_job(job: dict[str, Any]) -> dict[str, Any]:
         data = _bytes(model["path"])
         found: dict[str, Any] = {}
         answer["models"].append(found)
-        found["allocations"] = isolated(lambda d=data, m=model: tflm.allocations(d, m["arena"]), limit)
+        found["allocations"] = isolated(partial(tflm.allocations, data, model["arena"]), limit)
         sizes = dict(re.findall(r"Arena allocation (total|head|tail) (\d+) bytes", found["allocations"]["log"]))
         if len(sizes) < 3 or "error" in found["allocations"]:
             found["allocations"].setdefault("error", "it reported no allocations")
@@ -298,9 +299,8 @@ def tflm_job(job: dict[str, Any]) -> dict[str, Any]:
         if job["steps"]:
             found["smallest"] = smallest_arena(tflm, data, model, (found["total"] - 1) // 16 * 16, limit)
             # An interpreter that keeps all tensors refuses a plan, so it is given the same file without one.
-            bare = _bytes(model["bare"])
-            found["tensors"] = isolated(lambda d=bare, m=model: tflm.run(d, m, job["steps"], True), limit)
-            found["outputs"] = isolated(lambda d=data, m=model: tflm.run(d, m, job["steps"], False), limit)
+            found["tensors"] = isolated(partial(tflm.run, _bytes(model["bare"]), model, job["steps"], True), limit)
+            found["outputs"] = isolated(partial(tflm.run, data, model, job["steps"], False), limit)
     return answer
 
 
@@ -311,10 +311,10 @@ def lite_job(job: dict[str, Any]) -> dict[str, Any]:
         data = _bytes(model["path"])
         found: dict[str, Any] = {}
         answer["models"].append(found)
-        found["span"] = isolated(lambda d=data, m=model: lite.span(d, m["span"]), limit)
+        found["span"] = isolated(partial(lite.span, data, model["span"]), limit)
         if job["steps"]:
             for keep, name in ((True, "tensors"), (False, "outputs")):
-                found[name] = isolated(lambda d=data, m=model, k=keep: lite.run(d, m, job["steps"], k), limit)
+                found[name] = isolated(partial(lite.run, data, model, job["steps"], keep), limit)
     return answer
 
 

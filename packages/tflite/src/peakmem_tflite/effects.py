@@ -46,9 +46,7 @@ def tokens(graph: Graph, subgraph: Subgraph, op: Operator) -> tuple[str, ...]:
         name = _resource(subgraph, op)
         verb = "read" if op.op == "READ_VARIABLE" else "write"
         result.append("barrier" if name is None else f"{verb} {name}")
-    elif op.op in _BARRIERS or (op.custom and op.op not in PURE_CUSTOM | OWN_STATE):
-        result.append("barrier")
-    elif op.op in CONTROL_FLOW and any(_effectful(graph, callee) for callee in op.callees):
+    elif op.op in _BARRIERS or (op.custom and op.op not in PURE_CUSTOM | OWN_STATE) or (op.op in CONTROL_FLOW and any(_effectful(graph, callee) for callee in op.callees)):
         result.append("barrier")
     elif op.op in OWN_STATE:
         result.append("own state")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from peakmem.errors import RuntimeFailed, RuntimeMissing
 from peakmem.frontend import Progress, Verification
+
 from peakmem_tflite.arena import allocations, planned, planner_temp
 from peakmem_tflite.frontend import RUNTIMES, installed
 from peakmem_tflite.graph import CONTROL_FLOW, Graph
@@ -266,6 +267,8 @@ def _raise_failure(runtime: str, name: str, row: dict[str, Any]) -> None:
         outcome = row.get(part)
         if outcome is None or "error" not in outcome:
             continue
+        if runtime == "tflite-runtime" and "NumPy 1.x" in outcome.get("log", ""):
+            raise RuntimeMissing(f"tflite-runtime needs numpy below 2; try: {RUNTIMES[runtime][1]}")
         log = [line.strip() for line in outcome.get("log", "").splitlines() if line.strip()]
         reason = next((line for line in log if "op for" in line or "unsupported" in line.lower()), log[0] if log else "")
         detail = " ".join(outcome["error"].split()) + (f"; it printed: {reason}" if reason else "")

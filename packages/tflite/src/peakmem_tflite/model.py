@@ -14,6 +14,7 @@ from peakmem.files import write_atomically
 from peakmem.frontend import Model, Progress, Verification
 from peakmem.program import Program
 from peakmem.schedule import Schedule
+
 from peakmem_tflite import planning
 from peakmem_tflite.arena import head
 from peakmem_tflite.build import Mapped, buffer_names, build, main_entry_bytes

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from peakmem.arena import Item, liveness_peak, plan
 from peakmem.liveness import scheduled_timeline
 from peakmem.program import Program
+
 from peakmem_tflite.arena import Allocation, allocations, simulate
 from peakmem_tflite.build import Mapped
 from peakmem_tflite.graph import Graph
@@ -105,7 +106,7 @@ def with_plan(
     if best.head <= goal:
         return best
     candidates: list[Orders] = [given] if given != wanted else []
-    candidates.extend(_near(program, wanted, 24))
+    candidates.extend(_near(program, wanted, max(1, min(24, _WORK // 200 // max(1, len(program)) ** 2))))
     for orders in candidates:
         if _late(deadline):
             break
@@ -134,21 +135,21 @@ def without_plan(
         Bytes below which no order can go; the search stops there.
     """
     program = mapped.program
-    best: Outcome | None = None
     buffers = len(allocations(graph, target))
     budget = max(8, min(4000, _WORK // max(1, buffers * buffers)))
-    for start in (given, wanted):
-        size = greedy_head(graph, mapped, target, start)
-        if best is None or size < best.head:
-            best = Outcome(dict(start), None, size, False)
-    assert best is not None
-    starts = [wanted, given] if best.orders != dict(given) else [given, wanted]
-    for start in starts:
-        current, size = start, greedy_head(graph, mapped, target, start)
-        key = (size, scheduled_timeline(program, current).peak)
-        for orders in _walk(program, lambda: current, budget // 2):
+    starts = [given, wanted] if wanted != given else [given]
+    heads = [greedy_head(graph, mapped, target, start) for start in starts]
+    best = min((Outcome(dict(s), None, h, False) for s, h in zip(starts, heads)), key=lambda o: o.head)
+    for start, head in sorted(zip(starts, heads), key=lambda pair: pair[1]):
+        current, key = start, (head, scheduled_timeline(program, start).peak)
+        rng = random.Random(0)
+        for _ in range(budget // len(starts)):
             if best.head <= floor or _late(deadline):
                 return best
+            moved = _move(program, current[""], rng)
+            if moved is None:
+                break
+            orders = {**current, "": moved}
             size = greedy_head(graph, mapped, target, orders)
             trial = (size, scheduled_timeline(program, orders).peak)
             if trial <= key:
@@ -156,17 +157,6 @@ def without_plan(
             if size < best.head:
                 best = Outcome(dict(orders), None, size, False)
     return best
-
-
-def _walk(program: Program, current, count: int) -> Iterator[Orders]:  # type: ignore[no-untyped-def]
-    """Neighbours of whatever ``current()`` returns at the time, ``count`` of them."""
-    rng = random.Random(0)
-    for _ in range(count):
-        orders = current()
-        moved = _move(program, orders[""], rng)
-        if moved is None:
-            return
-        yield {**orders, "": moved}
 
 
 def _near(program: Program, orders: Orders, count: int) -> Iterator[Orders]:

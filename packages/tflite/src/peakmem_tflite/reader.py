@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import struct
 from functools import cache
+from itertools import pairwise
 
 from peakmem.errors import InputError
+
 from peakmem_tflite.flat import IDENTIFIER, Flat, Table
 from peakmem_tflite.graph import CONTROL_FLOW, PLAN_NAME, Graph, Metadata, Operator, Subgraph, Tensor
 
@@ -79,7 +81,7 @@ def _model(flat: Flat) -> Graph:
     subgraphs = tuple(_subgraph(flat, k, t, codes, buffers, len(tables), external, notes) for k, t in enumerate(tables))
     _check_calls(where, subgraphs)
     spans = sorted((s.vector, s.vector + 4 * len(s.operators)) for s in subgraphs if s.operators)
-    if any(a[1] > b[0] for a, b in zip(spans, spans[1:])):
+    if any(a[1] > b[0] for a, b in pairwise(spans)):
         raise flat.fail("two subgraphs share one operator vector")
     metadata = []
     for table in root.children(6, "metadata entry"):

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Mapping, Sequence
 
 from peakmem.errors import InputError
+
 from peakmem_tflite.flat import IDENTIFIER, Flat
 from peakmem_tflite.graph import PLAN_NAME, Graph
 

@@ -12,8 +12,11 @@ from collections.abc import Callable, Mapping
 
 from peakmem_tflite.graph import Operator, Subgraph, Tensor
 
-Rule = Callable[[Operator, list[Tensor | None], list[Tensor]], list[int]]
-"""Operator, its inputs (None where omitted) and its outputs -> bytes of each request, in the kernel's order."""
+Inputs = list[Tensor | None]
+"""Inputs of an operator, None where omitted."""
+
+Rule = Callable[[Operator, Inputs, list[Tensor]], list[int]]
+"""Operator, its inputs and its outputs -> bytes of each request, in the kernel's order."""
 
 POINTER = 8
 """Bytes of a pointer on the host that measures; ADD_N keeps one for each input."""
@@ -27,70 +30,72 @@ def rounded(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def _reduce(op: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> list[int]:
+def _at(inputs: Inputs, i: int) -> Tensor:
+    """An input that the kernel needs; `LookupError` where it is omitted."""
+    tensor = inputs[i]
+    if tensor is None:
+        raise LookupError(i)
+    return tensor
+
+
+def _reduce(op: Operator, inputs: Inputs, outputs: list[Tensor]) -> list[int]:
     """An index over the input's dimensions, and the axes."""
-    assert inputs[0] is not None and inputs[1] is not None
-    return [4 * len(inputs[0].shape), 4 * inputs[1].elements]
+    return [4 * len(_at(inputs, 0).shape), 4 * _at(inputs, 1).elements]
 
 
-def _mean_or_sum(op: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> list[int]:
+def _mean_or_sum(op: Operator, inputs: Inputs, outputs: list[Tensor]) -> list[int]:
     """Sums of 32 bits where the input is quantized, then as for every reduction."""
-    sums = [4 * outputs[0].elements] if inputs[0] is not None and inputs[0].type in ("INT8", "INT16") else []
+    sums = [4 * outputs[0].elements] if _at(inputs, 0).type in ("INT8", "INT16") else []
     return sums + _reduce(op, inputs, outputs)
 
 
-def _transpose_conv(op: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> list[int]:
-    source = inputs[2]
-    assert source is not None
-    if source.type == "INT8":
+def _transpose_conv(op: Operator, inputs: Inputs, outputs: list[Tensor]) -> list[int]:
+    """Sums of 32 or 64 bits, and a 16-bit bias widened."""
+    kind = _at(inputs, 2).type
+    if kind == "INT8":
         return [4 * outputs[0].elements]
-    if source.type == "INT16":
-        requests = [8 * outputs[0].elements]
+    if kind == "INT16":
         bias = inputs[3] if len(inputs) > 3 else None
-        if bias is not None and bias.type == "INT16":
-            requests.append(8 * bias.elements)
-        return requests
+        return [8 * outputs[0].elements] + ([8 * bias.elements] if bias is not None and bias.type == "INT16" else [])
     return []
 
 
-def _svdf(op: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> list[int]:
-    source, weights = inputs[0], inputs[1]
-    assert source is not None and weights is not None
-    filters = source.shape[0] * weights.shape[0]
+def _svdf(op: Operator, inputs: Inputs, outputs: list[Tensor]) -> list[int]:
+    source = _at(inputs, 0)
+    filters = source.shape[0] * _at(inputs, 1).shape[0]
     return [4 * filters, 4 * (filters // op.rank)] if source.type == "INT8" else [4 * filters]
 
 
-def _lstm(op: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> list[int]:
-    cell = inputs[19]
-    assert cell is not None
-    return [cell.size] * 4
+def _lstm(op: Operator, inputs: Inputs, outputs: list[Tensor]) -> list[int]:
+    """The four gates, each as large as the cell state."""
+    return [_at(inputs, 19).size] * 4
 
 
-def _add_n(op: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> list[int]:
+def _add_n(op: Operator, inputs: Inputs, outputs: list[Tensor]) -> list[int]:
     return [POINTER * len(inputs)]
 
 
-def _mirror_pad(op: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> list[int]:
-    assert inputs[0] is not None
-    return [4 * len(inputs[0].shape)] * 2
+def _mirror_pad(op: Operator, inputs: Inputs, outputs: list[Tensor]) -> list[int]:
+    return [4 * len(_at(inputs, 0).shape)] * 2
 
 
-def _packed_weights(op: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> list[int]:
-    """4-bit filters are unpacked to a byte each."""
-    weights = inputs[1]
-    return [weights.elements] if weights is not None and weights.type == "INT4" else []
+def _packed_weights(op: Operator, inputs: Inputs, outputs: list[Tensor]) -> list[int]:
+    """4-bit weights are unpacked to a byte each."""
+    weights = _at(inputs, 1)
+    return [weights.elements] if weights.type == "INT4" else []
 
 
-def _rfft(op: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> list[int]:
-    # The output holds n / 2 + 1 complex numbers, two elements each; the work area n elements of the input's type.
+def _rfft(op: Operator, inputs: Inputs, outputs: list[Tensor]) -> list[int]:
+    """n elements of work area; the output holds n / 2 + 1 complex numbers, two elements each."""
     element = {"INT16": 2, "INT32": 4, "FLOAT32": 4}[outputs[0].type]
     return [element * max(0, outputs[0].shape[-1] - 2)]
 
 
-def _detection(op: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> list[int]:
-    assert inputs[0] is not None and inputs[1] is not None and op.detections is not None
-    boxes, (most, classes) = inputs[0].shape[1], op.detections
-    scores = inputs[1].shape[1] * inputs[1].shape[2]
+def _detection(op: Operator, inputs: Inputs, outputs: list[Tensor]) -> list[int]:
+    if op.detections is None:
+        raise LookupError("settings")
+    boxes, (most, classes) = _at(inputs, 0).shape[1], op.detections
+    scores = _at(inputs, 1).shape[1] * _at(inputs, 1).shape[2]
     kept = 4 * most * boxes
     return [
         boxes, 16 * boxes, 4 * scores, 4 * boxes, 4 * boxes, kept, kept, 4 * boxes, kept,
@@ -129,5 +134,5 @@ def requests(target: str, subgraph: Subgraph, op: Operator) -> tuple[int, ...]:
     inputs = [subgraph.tensors[t] if t >= 0 else None for t in op.inputs]
     try:
         return tuple(rounded(size) for size in rule(op, inputs, [subgraph.tensors[t] for t in op.outputs]))
-    except (IndexError, AssertionError, KeyError):
+    except LookupError:
         return ()

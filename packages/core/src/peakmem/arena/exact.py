@@ -14,7 +14,7 @@ def exact_offsets(
     incumbent: Sequence[int],
     *,
     deadline: float | None = None,
-    effort: float = 10.0,
+    effort: float = 2.0,
 ) -> Placement:
     """Lower a placement as far as a solver can, and prove how far that is.
 
@@ -50,10 +50,7 @@ def exact_offsets(
     reached = _solve(items, times, unit, peak, peak, best.offsets, deadline, effort)
     if isinstance(reached, Placement):
         return reached
-    if reached is None:  # neither found nor refuted
-        lower = peak
-    else:
-        lower = peak + unit
+    lower = peak if reached is None else peak + unit  # None: neither found nor refuted
     if size == lower or (deadline is not None and time.monotonic() >= deadline):
         return Placement(best.offsets, size, lower)
     least = _solve(items, times, unit, lower, size - unit, best.offsets, deadline, effort)

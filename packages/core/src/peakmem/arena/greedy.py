@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import insort
+import random
+from bisect import bisect_right, insort
 from collections.abc import Iterator, Sequence
 
 from peakmem.arena.items import Item
@@ -19,8 +20,8 @@ def first_fit(items: Sequence[Item], sequence: Sequence[int]) -> tuple[int, ...]
         item = items[i]
         size, first, last = item.size, item.first, item.last
         at = 0
-        for offset, end, f, l in placed:
-            if f <= last and first <= l:
+        for offset, end, born, dies in placed:
+            if born <= last and first <= dies:
                 if offset - at >= size:
                     break
                 if end > at:
@@ -44,9 +45,7 @@ def greedy_portfolio(items: Sequence[Item]) -> Iterator[tuple[int, ...]]:
     """Placements by several rules, greedy by size first."""
     yield greedy_by_size(items)
     n = range(len(items))
-    pressure: dict[int, int] = {}
-    for i in n:
-        pressure[i] = _pressure(items, i)
+    pressure = _pressures(items)
     for key in (
         lambda i: (-pressure[i], -items[i].size, i),
         lambda i: (-items[i].size * (items[i].last - items[i].first + 1), i),
@@ -57,13 +56,51 @@ def greedy_portfolio(items: Sequence[Item]) -> Iterator[tuple[int, ...]]:
         yield first_fit(items, sorted(n, key=key))
 
 
-def _pressure(items: Sequence[Item], i: int) -> int:
-    """Bytes resident at the fullest step of item ``i``."""
-    a = items[i]
-    return max(
-        (
-            sum(b.size for b in items if b.first <= step <= b.last)
-            for step in {max(a.first, b.first) for b in items if b.first <= a.last and a.first <= b.last}
-        ),
-        default=a.size,
-    )
+def improve(items: Sequence[Item], start: Sequence[int], goal: int, rounds: int) -> tuple[int, ...]:
+    """Local search over sequences of `first_fit`: whatever ends at the top of the arena is placed earlier.
+
+    Parameters
+    ----------
+    start : sequence of int
+        Offsets to begin with; the result is never larger.
+    goal : int
+        Bytes at which the search stops.
+    rounds : int
+        Placements tried. Seeded: the same input gives the same result.
+    """
+    rng = random.Random(0)
+    best, size = tuple(start), arena_size(items, start)
+    sequence = sorted(range(len(items)), key=lambda i: (start[i], -items[i].size))
+    current, current_size = best, size
+    for _ in range(rounds):
+        if size <= goal:
+            break
+        top = [k for k, i in enumerate(sequence) if current[i] + items[i].size == current_size]
+        k = rng.choice(top) if top else rng.randrange(len(sequence))
+        trial = list(sequence)
+        item = trial.pop(k)
+        trial.insert(rng.randrange(k + 1), item)
+        if rng.random() < 0.3:
+            a, b = rng.randrange(len(trial)), rng.randrange(len(trial))
+            trial[a], trial[b] = trial[b], trial[a]
+        offsets = first_fit(items, trial)
+        reached = arena_size(items, offsets)
+        if reached <= current_size:
+            sequence, current, current_size = trial, offsets, reached
+        if reached < size:
+            best, size = offsets, reached
+    return best
+
+
+def _pressures(items: Sequence[Item]) -> list[int]:
+    """For each item the bytes resident at its fullest step."""
+    points = sorted({i.first for i in items})  # the fullest step of any span is one at which something begins
+    index = {p: k for k, p in enumerate(points)}
+    resident = [0] * len(points)
+    spans = []
+    for item in items:
+        begin, end = index[item.first], bisect_right(points, item.last)
+        spans.append((begin, end))
+        for k in range(begin, end):
+            resident[k] += item.size
+    return [max(resident[begin:end]) for begin, end in spans]

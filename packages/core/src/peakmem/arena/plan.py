@@ -1,16 +1,23 @@
-"""Greedy first, exact where greedy misses the liveness peak."""
+"""Greedy first, then local search, then exact, each where what came before misses the liveness peak."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from peakmem.arena.exact import exact_offsets
-from peakmem.arena.greedy import arena_size, greedy_portfolio
+from peakmem.arena.greedy import arena_size, greedy_portfolio, improve
 from peakmem.arena.items import Item, Placement, check_placement, liveness_peak
 
 
+MOST_ITEMS = 400
+"""Above this many items the exact solver is not tried: it would end with nothing after a long while."""
+
+_ROUNDS = 4_000_000
+"""Bound of the local search: placements tried times the square of the number of items."""
+
+
 def plan(
-    items: Sequence[Item], *, alignment: int = 1, deadline: float | None = None, effort: float = 10.0
+    items: Sequence[Item], *, alignment: int = 1, deadline: float | None = None, effort: float = 2.0
 ) -> Placement:
     """Place items as low as can be found.
 
@@ -23,7 +30,7 @@ def plan(
     deadline : float, optional
         A `time.monotonic` value for the exact part.
     effort : float
-        See `peakmem.arena.exact.exact_offsets`.
+        See `peakmem.arena.exact.exact_offsets`; reduced for more than 100 items.
 
     Returns
     -------
@@ -39,8 +46,13 @@ def plan(
             best, size = offsets, reached
         if size == peak:
             break
-    placement = Placement(best, size, peak)
     if size > peak:
-        placement = exact_offsets(items, best, deadline=deadline, effort=effort)
+        best = improve(items, best, peak, min(400, _ROUNDS // len(items) ** 2))
+        size = arena_size(items, best)
+    placement = Placement(best, size, peak)
+    if size > peak and len(items) <= MOST_ITEMS:
+        # A step of the solver's deterministic time is dearer the more items there are.
+        share = min(1.0, (100 / len(items)) ** 2)
+        placement = exact_offsets(items, best, deadline=deadline, effort=effort * share)
     check_placement(items, placement.offsets, alignment=alignment)
     return placement
