@@ -10,8 +10,8 @@ Loop
     the end. Then the outputs are allocated as copies, with everything of the last iteration still there. A carried
     value that an Identity passes through is shared.
 Scan
-    Outputs are allocated before the body runs, which writes into them. What carried values take besides is part of the
-    measured workspace.
+    Outputs are allocated before the body runs, which writes into them. Carried values take one more storage from two
+    iterations on, and another from three on; the runtime reports them as workspace.
 """
 
 from __future__ import annotations
@@ -96,3 +96,9 @@ def frame(node: Node | None, body: Graph, values: Mapping[str, Value], outer: Ma
         closing=sum(sizes.values()),
     )
 
+
+
+def carried_by_scan(node: Node, body: Graph) -> tuple[str, ...]:
+    """Outputs of a Scan's body that it carries to the next iteration."""
+    scanned = next((int(a.i) for a in node.proto.attribute if a.name == "num_scan_inputs"), 0)
+    return body.outputs[: len(node.inputs) - scanned]

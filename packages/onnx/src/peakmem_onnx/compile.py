@@ -60,6 +60,11 @@ def load_model(path: Path, options: Mapping[str, Any]) -> OnnxModel:
                 protos.name_nodes(compiled)
                 recipe = {"ort_level": level, "threads": threads, "onnxruntime": version}
                 blanked = [] if options.get("no_blank_unread") else protos.blank_unread(compiled)
+                if blanked:
+                    notes.append(
+                        f"{len(blanked)} unread output{'s were' if len(blanked) > 1 else ' was'} blanked ({', '.join(blanked[:3])}"
+                        f"{', ...' if len(blanked) > 3 else ''}); ONNX Runtime would hold them to the end of the run"
+                    )
                 protos.write_marker(compiled, recipe)
                 proto = compiled
                 _arrange(proto, executed, notes)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from peakmem.errors import InputError
+from peakmem_onnx.bodies import carried_by_scan
 from peakmem_onnx.graph import Graph, Value, charge
 from peakmem_onnx.macs import macs
 from peakmem_onnx.protos import body_attributes, import_onnx, real_inputs
@@ -123,6 +124,11 @@ def collect(
             for _, body in node.bodies:
                 ran = max((counts.get(inner.name, 0) for inner in body.nodes), default=0)
                 trips[node.name] = max(trips.get(node.name, 0), -(-ran // counts.get(node.name, 1)))
+                if node.op == "Scan" and complete(body, values[(*key, node.name, "body")]):
+                    inner = [values[(*key, node.name, "body")][name] for name in carried_by_scan(node, body)]
+                    turns = min(2, max(0, trips[node.name] - 1))
+                    rest = stats.get(node.name, (0, 0))[1] - turns * sum(value.size for value in inner)
+                    workspace[node.name] = charge(max(0, rest)) + turns * sum(value.bytes for value in inner)
         if not complete(level, values[key]):
             if not key:
                 raise InputError(f"{path}: ONNX Runtime does not tell the shapes of all values")

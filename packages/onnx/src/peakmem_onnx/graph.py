@@ -51,10 +51,15 @@ class Value:
     def element(self) -> str:
         return self.type.removeprefix("tensor(").removesuffix(")")
 
+    @property
+    def size(self) -> int:
+        """Bytes of its elements."""
+        return -(-prod(self.shape) * _BITS[self.element] // 8)
+
     @cached_property
     def bytes(self) -> int:
         """Bytes that the allocator charges for it."""
-        return charge(-(-prod(self.shape) * _BITS[self.element] // 8))
+        return charge(self.size)
 
     @cached_property
     def form(self) -> tuple[int, tuple[int | str, ...]] | None:
