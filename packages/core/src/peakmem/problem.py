@@ -69,6 +69,13 @@ class Problem:
             s for s, e, p, t in zip(self.size, self.entry, self.pinned, self.touchers) if e and (p or t)
         )
 
+    @cached_property
+    def exit_bytes(self) -> int:
+        """rest of the full state: what is pinned."""
+        return self.base + sum(
+            s for s, e, p, t in zip(self.size, self.entry, self.pinned, self.touchers) if p and (e or t)
+        )
+
     def reversed(self) -> Problem:
         """The mirror image: arcs turned round, entry and pinned swapped. Statement i becomes n - 1 - i.
 

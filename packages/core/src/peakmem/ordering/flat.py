@@ -50,6 +50,8 @@ class Flat:
     peak: int
     bound: int
     evidence: list[Evidence]
+    resident: tuple[int, int]
+    """Bytes resident at entry and at the end: bounds that need no flow."""
 
 
 class Solver:
@@ -60,7 +62,8 @@ class Solver:
         self.deadline = deadline
         self.progress = progress
         self.evidence: list[Evidence] = []
-        self.bound = problem.entry_bytes
+        self.resident = (problem.entry_bytes, problem.exit_bytes)
+        self.bound = max(self.resident)
         n = len(problem)
         cuts = waypoints(problem)
         self.parts = []
@@ -164,4 +167,4 @@ class Solver:
                 local = closest(part.problem, part.best, peak, self.deadline)
             order.extend(len(part.before) + v for v in local)
         ranked = sorted(self.evidence, key=lambda e: (-e.level, e.weight))
-        return Flat(order, peak, self.bound, ranked)
+        return Flat(order, peak, self.bound, ranked, self.resident)
