@@ -175,9 +175,9 @@ def test_every_run_of_a_statement_reads_the_same_in_every_order_of_the_enlarged_
 def test_reordering_the_enlarged_program_never_raises_its_peak() -> None:
     for plan, _ in some_plans(40):
         enlarged = expand(plan)
-        orders, peak = order_expansion(enlarged, time_limit=5)
-        enlarged.program.validate_order(orders[""])
-        assert timeline(enlarged.program, orders[""]).peak == peak <= plan.peak
+        ordering = order_expansion(enlarged, time_limit=5)
+        enlarged.program.validate_order(ordering.orders[""])
+        assert timeline(enlarged.program, ordering.orders[""]).peak == ordering.peak <= plan.peak
 
 
 def test_pruned_plans_need_every_rerun() -> None:

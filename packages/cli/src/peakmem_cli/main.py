@@ -14,7 +14,7 @@ from peakmem.errors import PeakmemError
 from peakmem_cli.build import find_frontend, takes_frontend, with_options
 from peakmem_cli.screen import print_error, print_json
 
-COMMANDS = ("inspect", "optimize", "certify", "check", "verify", "frontends")
+COMMANDS = ("inspect", "optimize", "certify", "check", "verify", "recompute", "frontends")
 """In the order of the help; each is a module of `peakmem_cli.commands` that offers ``command``."""
 
 INTERRUPTED = 130

@@ -22,6 +22,7 @@ from peakmem.recompute.floors import Floor, floor
 from peakmem.recompute.pareto import Front, Point, base_orders, front, least_peak, make_problems, reach
 from peakmem.recompute.plan import Plan, Rerun, Trace, cost_of, make_plan, prune, trace
 from peakmem.recompute.problem import Problem, Unit, parse_extra_macs
+from peakmem.recompute.run import Recomputation, describe, recompute
 from peakmem.recompute.solver import Outcome, solve
 
 __all__ = [
@@ -31,12 +32,14 @@ __all__ = [
     "Plan",
     "Point",
     "Problem",
+    "Recomputation",
     "Rerun",
     "Trace",
     "Unit",
     "base_orders",
     "body_orders",
     "cost_of",
+    "describe",
     "expand",
     "floor",
     "front",
@@ -47,6 +50,7 @@ __all__ = [
     "parse_extra_macs",
     "prune",
     "reach",
+    "recompute",
     "solve",
     "trace",
 ]

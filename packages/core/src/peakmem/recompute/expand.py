@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from peakmem.frontend import Progress
 from peakmem.program import Buffer, Program, Statement
 from peakmem.recompute.plan import Plan
 from peakmem.schedule import Expansion
+
+if TYPE_CHECKING:
+    from peakmem.ordering import Ordering
 
 
 def expand(plan: Plan) -> Expansion:
@@ -134,13 +138,12 @@ def body_orders(expansion: Expansion, orders: Mapping[str, tuple[int, ...]]) -> 
 
 def order_expansion(
     expansion: Expansion, *, time_limit: float | None = None, progress: Progress | None = None
-) -> tuple[dict[str, tuple[int, ...]], int]:
-    """Orders of the enlarged program and their peak; never worse than the plan's own order.
+) -> Ordering:
+    """Order the enlarged program again; never worse than the plan's own order.
 
     An order of the enlarged program that is certified is certified for that program alone: another plan may lead
     lower.
     """
     from peakmem.ordering import order_program
 
-    ordering = order_program(expansion.program, time_limit=time_limit, progress=progress)
-    return dict(ordering.orders), ordering.peak
+    return order_program(expansion.program, time_limit=time_limit, progress=progress)

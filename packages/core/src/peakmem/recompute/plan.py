@@ -170,16 +170,6 @@ class Plan:
     extra_macs: int
     peak: int
 
-    def sentence(self) -> str:
-        """What is rerun, for people."""
-        program = self.problem.program
-        names = [
-            "+".join(program.statements[v].name for v in self.problem.units[u].members)
-            + f" again before {program.statements[self.problem.order[gap]].name}"
-            for gap, u in self.reruns
-        ]
-        return "; ".join(names) or "nothing is rerun"
-
 
 def make_plan(problem: Problem, reruns: Sequence[Rerun]) -> Plan:
     """Simulate a list of reruns."""

@@ -1,0 +1,236 @@
+"""``peakmem recompute``: run some operators twice to need less memory; the price of every size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from peakmem_cli.common import (
+    Force,
+    FrontendName,
+    FrontendOptions,
+    Json,
+    ModelFile,
+    Quiet,
+    TimeLimit,
+    check_outputs,
+    limit,
+    size,
+)
+
+if TYPE_CHECKING:
+    from peakmem.recompute import Recomputation
+
+LISTED = 40
+"""Points of the front, and reruns of a plan, that are shown."""
+
+
+def command(
+    model: ModelFile,
+    options: FrontendOptions,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="OUT", help="Where the rewritten artifact goes.")
+    ] = None,
+    front_out: Annotated[
+        Path | None, typer.Option("--front", metavar="FILE", help="Write the front with all its plans, as JSON.")
+    ] = None,
+    target_peak: Annotated[
+        int | None,
+        typer.Option(
+            "--target-peak", metavar="SIZE", parser=size, help="Choose the cheapest plan with this live peak or less."
+        ),
+    ] = None,
+    max_extra_macs: Annotated[
+        str | None,
+        typer.Option("--max-extra-macs", metavar="N|P%", help="Spend no more than this; chooses the lowest peak within."),
+    ] = None,
+    cap: Annotated[int, typer.Option("--cap", metavar="N", help="The most times any operator runs.")] = 2,
+    threshold: Annotated[
+        list[str] | None,
+        typer.Option("--threshold", metavar="OP=SIZE", help="Results of OP are candidates only above SIZE; repeatable."),
+    ] = None,
+    frontend: FrontendName = None,
+    time_limit: TimeLimit = 60.0,
+    measure: Annotated[
+        bool, typer.Option("--no-measure", help="Do not run the artifacts on the real runtime.")
+    ] = False,
+    force: Force = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Find out which operators of MODEL to run twice, what that costs, and how much memory it saves.
+
+    `exact` is said of one base order and cap: no plan for that order costs less.
+    """
+    import json as encoder
+
+    import peakmem
+    from peakmem.errors import Refused, UsageError
+    from peakmem.files import write_atomically
+    from peakmem.recompute import describe, recompute
+
+    from peakmem_cli.screen import Screen
+
+    if output is not None and target_peak is None and max_extra_macs is None:
+        raise UsageError("-o: give --target-peak or --max-extra-macs, which choose the plan to write")
+    screen = Screen(as_json=json, quiet=quiet)
+    check_outputs(model, output, front_out, force=force)
+    thresholds = _thresholds(threshold or [])
+    source = peakmem.load(model, frontend=frontend, **options)
+    with screen.progress() as progress:
+        found = recompute(
+            source,
+            target=target_peak,
+            max_extra_macs=max_extra_macs,
+            cap=cap,
+            thresholds=thresholds,
+            time_limit=limit(time_limit),
+            measure=not measure,
+            progress=progress,
+        )
+    failures = found.verification.failures if found.verification is not None else ()
+    written = None
+    if output is not None and found.model is not None and not failures:
+        found.model.save(output, force=force)
+        written = str(output)
+    document = found.to_json(output=written)
+    if front_out is not None:
+        write_atomically(front_out, (encoder.dumps(document, indent=1) + "\n").encode(), source=model, force=force)
+    screen.document(document)
+    screen.answer(answer(found))
+    if screen.talks:
+        screen.lines(details(found))
+        screen.table("extra MACs against live peak:", COLUMNS, rows(found))
+        if found.point is not None and found.point.plan.reruns:
+            lines = describe(found.point.plan)
+            screen.line(f"the chosen plan has {len(lines)} rerun{'s' if len(lines) > 1 else ''}:")
+            screen.lines(lines[:LISTED], indent="  ")
+            if len(lines) > LISTED:
+                screen.line(f"  and {len(lines) - LISTED} more")
+        for path, there in ((output, written is not None), (front_out, True)):
+            if path is not None and there:
+                screen.line(f"wrote {path}")
+    if failures:
+        return screen.verdict(Refused("; ".join(failures) + ("; nothing written" if output is not None else "")))
+    if output is not None and written is None:
+        reason = found.unrealized or "no plan lowers the peak"
+        return screen.verdict(Refused(f"{output}: not written: {reason}"))
+    if target_peak is not None and target_peak < found.ordering.peak and found.point is None:
+        return screen.verdict(
+            Refused("no plan for the target was found in time, and it was not ruled out; give more --time-limit")
+        )
+    return 0
+
+
+COLUMNS = (">live_peak", ">less", ">extra MACs", ">share", ">reruns", "known")
+
+
+def rows(found: Recomputation) -> list[tuple[str, ...]]:
+    """The front, a row a point."""
+    from peakmem.sizes import exact
+
+    from peakmem_cli.words import percent
+
+    if found.front is None:
+        return []
+    top = found.ordering.peak
+    return [
+        (
+            exact(p.peak),
+            percent(top - p.peak, top),
+            f"{p.extra_macs:,}",
+            share(p.extra_macs, found.macs),
+            str(len(p.plan.reruns)),
+            "exact" if p.exact else f"best found, at least {p.lower_bound:,}",
+        )
+        for p in found.front.points[:LISTED]
+    ]
+
+
+def share(macs: int, whole: int) -> str:
+    """``0.438 %``."""
+    return f"{100 * macs / whole:.3f} %" if whole else f"{macs:,} MACs"
+
+
+def answer(found: Recomputation) -> str:
+    """The first line."""
+    from peakmem.sizes import human
+
+    from peakmem_cli.words import change
+
+    peak = found.ordering.peak
+    if found.at_floor:
+        return f"live_peak {human(peak)} is at the floor: recomputation cannot help"
+    point = found.point
+    if point is None or not point.plan.reruns:
+        last = found.front.points[-1] if found.front is not None else None
+        if last is None or not last.plan.reruns:
+            ruled_out = found.front is not None and found.front.complete
+            known = "no plan of the base orders tried lowers it" if ruled_out else "no plan found that lowers it"
+            return f"live_peak {human(peak)}: {known}"
+        return (
+            f"live_peak {human(peak)} -> down to {human(last.peak)} {change(peak, last.peak)} "
+            f"for up to {share(last.extra_macs, found.macs)} more MACs, {len(found.front.points) - 1 if found.front else 0} plans"
+        )
+    after = point.peak if found.reordering is None else found.reordering.peak
+    known = "exact for its base order" if point.exact else f"best found, at least {point.lower_bound:,} MACs needed"
+    check = found.verification
+    spent = f"{share(point.extra_macs, found.macs)} more MACs ({point.extra_macs:,}), {known}"
+    if check is not None and check.baseline_bytes is not None and check.optimized_bytes is not None:
+        same = ", outputs bitwise identical" if check.bitwise_identical else ""
+        before, reached = check.baseline_bytes, check.optimized_bytes
+        return (
+            f"{check.quantity} {human(before)} -> {human(reached)} {change(before, reached)} for {spent}; "
+            f"measured on {check.runtime} {check.version}{same}"
+        )
+    return f"live_peak {human(peak)} -> {human(after)} {change(peak, after)} for {spent}; predicted"
+
+
+def details(found: Recomputation) -> list[str]:
+    """The lines under the answer."""
+    from peakmem.cost import cost_report
+    from peakmem.sizes import human
+
+    program = found.source.program
+    lines = [f"floor {human(found.floor.size)}: {found.floor.sentence(program)}"]
+    if found.at_floor:
+        return lines
+    order = found.ordering
+    proof = "certified optimal" if order.certificate is not None and order.peak == order.lower_bound else "best found"
+    lines.append(f"nothing run twice: live_peak {human(order.peak_before)} -> {human(order.peak)}, {proof}")
+    if found.reordering is not None and found.point is not None:
+        again = found.reordering
+        optimal = again.certificate is not None and again.peak == again.lower_bound
+        what = "no order of the enlarged program needs less (certified)" if optimal else "best order found"
+        lines.append(f"enlarged program: live_peak {human(found.point.peak)} -> {human(again.peak)}, {what}")
+    uncounted = cost_report(program).uncounted
+    if uncounted:
+        listed = ", ".join(f"{op} x{n}" for op, n in list(uncounted.items())[:12])
+        lines.append(f"MACs count {found.macs:,}; counted as 0: {listed}{', ...' if len(uncounted) > 12 else ''}")
+    never = found.problems[0].excluded
+    if never:
+        lines.append("never run twice (random, stateful or control flow): " + ", ".join(f"{op} x{n}" for op, n in never.items()))
+    tried = len(found.problems)
+    lines.append(f"{tried} base order{'s' if tried > 1 else ''} tried; another one may be cheaper")
+    if found.front is not None and not found.front.complete:
+        lines.append("the front is not complete: the time was up" if not found.interrupted else "interrupted: best so far")
+    if found.unrealized:
+        lines.append(f"not realized: {found.unrealized}")
+    elif found.model is not None and found.verification is None:
+        lines.append(f"not measured: {found.unmeasured}")
+    return lines
+
+
+def _thresholds(given: list[str]) -> dict[str, int]:
+    from peakmem.errors import UsageError
+    from peakmem.sizes import parse_size
+
+    result = {}
+    for text in given:
+        op, equals, number = text.rpartition("=")
+        if not equals or not op:
+            raise UsageError(f"--threshold: {text!r} is not OP=SIZE, such as Conv=64KiB")
+        result[op] = parse_size(number)
+    return result

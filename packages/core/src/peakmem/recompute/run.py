@@ -1,0 +1,260 @@
+"""From an artifact to one that recomputes: order, plan, expand, order again, realize, measure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from peakmem.cost import cost_report
+from peakmem.errors import PeakmemError, RuntimeFailed, RuntimeMissing
+from peakmem.frontend import Model, Progress, Verification
+from peakmem.ordering import Ordering
+from peakmem.recompute.expand import expand, order_expansion
+from peakmem.recompute.floors import Floor, floor
+from peakmem.recompute.pareto import Front, Point, base_orders, front, make_problems, reach
+from peakmem.recompute.plan import Plan
+from peakmem.recompute.problem import Problem, parse_extra_macs
+
+if TYPE_CHECKING:
+    from peakmem.schedule import Expansion
+
+SCHEMA = "peakmem.front/1"
+
+
+@dataclass
+class Recomputation:
+    """What was found, and what was made of it.
+
+    Attributes
+    ----------
+    source : Model
+    ordering : Ordering
+        Of the program as it is, nothing run twice.
+    problems : list of Problem
+        One for each base order tried.
+    floor : Floor
+    front : Front or None
+        None when only a target was asked for.
+    point : Point or None
+        The chosen plan.
+    expansion : Expansion or None
+    reordering : Ordering or None
+        Of the enlarged program; its certificate, if any, is a proof about that program alone, and was checked.
+    model : Model or None
+        The rewritten artifact; None without a chosen plan, or where ``unrealized`` says why.
+    verification : Verification or None
+        None when nothing was run; ``unmeasured`` then says why.
+    """
+
+    source: Model
+    ordering: Ordering
+    problems: list[Problem]
+    floor: Floor
+    front: Front | None = None
+    point: Point | None = None
+    expansion: Expansion | None = None
+    reordering: Ordering | None = None
+    model: Model | None = None
+    unrealized: str = ""
+    verification: Verification | None = None
+    unmeasured: str = ""
+    interrupted: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def at_floor(self) -> bool:
+        """Recomputation cannot help: the best order already needs no more than every schedule does."""
+        return self.ordering.peak <= self.floor.size
+
+    @property
+    def macs(self) -> int:
+        return self.problems[0].total_macs
+
+    def to_json(self, *, output: str | None = None) -> dict[str, Any]:
+        """The document ``peakmem.front/1``."""
+        program = self.source.program
+        check = self.verification
+        return {
+            "schema": SCHEMA,
+            "frontend": self.source.frontend,
+            "input": str(self.source.path) if self.source.path else None,
+            "output": output,
+            "statements": len(program),
+            "macs": self.macs,
+            "uncounted": cost_report(program).uncounted,
+            "never_twice": self.problems[0].excluded,
+            "cap": self.problems[0].cap,
+            "max_extra_macs": self.problems[0].max_extra_macs,
+            "live_peak_before": self.ordering.peak_before,
+            "live_peak_ordered": self.ordering.peak,
+            "floor": {
+                "bytes": self.floor.size,
+                "statement": None if self.floor.statement is None else program.statements[self.floor.statement].name,
+                "reason": self.floor.sentence(program),
+            },
+            "at_floor": self.at_floor,
+            "base_orders": [[program.statements[v].name for v in p.order] for p in self.problems],
+            "complete": self.front.complete if self.front else False,
+            "interrupted": self.interrupted,
+            "points": [_point(p) for p in self.front.points] if self.front else [],
+            "chosen": None if self.point is None else _point(self.point),
+            "live_peak_after": None if self.reordering is None else self.reordering.peak,
+            "unrealized": self.unrealized,
+            "runtime": {
+                "name": check.runtime if check else None,
+                "version": check.version if check else None,
+                "quantity": self.source.quantity,
+                "baseline_bytes": check.baseline_bytes if check else None,
+                "predicted_bytes": self.model.predicted_bytes if self.model else None,
+                "optimized_bytes": check.optimized_bytes if check else None,
+                "measured": bool(check and check.measured),
+                "bitwise_identical": check.bitwise_identical if check else None,
+                "compared": check.compared if check else self.unmeasured,
+            },
+            "seconds": {k: round(v, 4) for k, v in self.seconds.items()},
+        }
+
+
+def _point(point: Point) -> dict[str, Any]:
+    plan, problem = point.plan, point.plan.problem
+    statements = problem.program.statements
+    return {
+        "live_peak": point.peak,
+        "extra_macs": point.extra_macs,
+        "exact": point.exact,
+        "lower_bound_macs": point.lower_bound,
+        "base_order": point.base,
+        "reruns": [
+            {"before": statements[problem.order[gap]].name, "run": [statements[v].name for v in problem.units[u].members]}
+            for gap, u in plan.reruns
+        ],
+    }
+
+
+def recompute(
+    model: Model,
+    *,
+    target: int | None = None,
+    max_extra_macs: str | None = None,
+    cap: int = 2,
+    thresholds: Mapping[str, int] | None = None,
+    whole_front: bool = True,
+    realize: bool = True,
+    measure: bool = True,
+    time_limit: float | None = 60.0,
+    progress: Progress | None = None,
+) -> Recomputation:
+    """Plan reruns for an artifact, and rewrite it.
+
+    Parameters
+    ----------
+    model : Model
+    target : int, optional
+        Bytes of live peak: the cheapest plan that needs no more is chosen. Without it the lowest point of the front
+        within ``max_extra_macs`` is.
+    max_extra_macs : str, optional
+        ``"0.5%"`` of the program's MACs, or a number.
+    cap : int
+        The most times any statement runs.
+    thresholds : mapping of str to int, optional
+        Operator -> bytes: its results are candidates only if they are larger.
+    whole_front : bool
+        Compute the front even where a target is given.
+    realize, measure : bool
+        Rewrite the artifact; run both.
+    time_limit : float, optional
+        Seconds for ordering and planning together.
+
+    Raises
+    ------
+    Refused
+        When the target is out of reach; see `peakmem.recompute.reach`.
+    UsageError
+        On a cap below 1, a share above 100 %, an unknown operator.
+    """
+    from peakmem.api import certify
+    from peakmem.schedule import Schedule
+
+    say: Progress = progress or (lambda _: None)
+    begin = time.monotonic()
+    limit = 1e9 if time_limit is None else time_limit
+    program = model.program
+    budget = None
+    if max_extra_macs is not None:
+        budget = parse_extra_macs(max_extra_macs, sum(s.cost for s in program.statements))
+    # Bad settings are refused before any work is done.
+    make_problems(program, [range(len(program))], cap=cap, max_extra_macs=budget, thresholds=thresholds)
+    ordering = certify(model, time_limit=limit / 3, progress=progress)
+    orders = base_orders(program, ordering.orders.get("", range(len(program))))
+    problems = make_problems(program, orders, cap=cap, max_extra_macs=budget, thresholds=thresholds)
+    result = Recomputation(model, ordering, problems, floor(program), interrupted=ordering.interrupted)
+    result.seconds["order"] = time.monotonic() - begin
+
+    def left() -> float:
+        return max(0.0, begin + limit - time.monotonic())
+
+    since = time.monotonic()
+    if target is not None and (target < ordering.peak or not whole_front):
+        say("looking for the cheapest plan")
+        base, outcome = reach(problems, target, time_limit=left() / 2, progress=progress)
+        result.interrupted = result.interrupted or outcome.interrupted
+        if outcome.plan is not None:
+            result.point = Point(outcome.plan, outcome.status == "exact", outcome.lower_bound, base)
+    result.seconds["target"] = time.monotonic() - since
+    since = time.monotonic()
+    if whole_front and not result.at_floor and not result.interrupted:
+        say("following the front")
+        result.front = front(problems, time_limit=left() * 0.8)
+        result.interrupted = result.front.interrupted
+        if target is None and max_extra_macs is not None:
+            result.point = result.front.points[-1]
+    result.seconds["front"] = time.monotonic() - since
+    if result.point is None or not result.point.plan.reruns or not realize:
+        return result
+    since = time.monotonic()
+    say("ordering the enlarged program")
+    result.expansion = expand(result.point.plan)
+    again = order_expansion(result.expansion, time_limit=left(), progress=progress)
+    result.reordering = replace(again, certificate=_accepted(again))
+    result.seconds["expand"] = time.monotonic() - since
+    try:
+        result.model = model.apply(Schedule(dict(again.orders), expansion=result.expansion))
+    except PeakmemError as error:
+        result.unrealized = str(error)
+        return result
+    result.unmeasured = "not run (measuring was turned off)"
+    if measure:
+        since = time.monotonic()
+        try:
+            result.verification = model.verify(result.model, progress=progress)
+        except (RuntimeMissing, RuntimeFailed) as error:
+            result.unmeasured = str(error)
+        result.seconds["measure"] = time.monotonic() - since
+    return result
+
+
+def _accepted(ordering: Ordering) -> Any:
+    """The certificate of the enlarged program, if the independent checker accepts it."""
+    from peakmem.check import check
+    from peakmem.errors import InputError, Refused
+
+    if ordering.certificate is None:
+        return None
+    try:
+        check(ordering.program, ordering.certificate.to_json())
+    except (Refused, InputError):
+        return None
+    return ordering.certificate
+
+
+def describe(plan: Plan) -> list[str]:
+    """The reruns of a plan, a line each."""
+    statements = plan.problem.program.statements
+    return [
+        f"before {statements[plan.problem.order[gap]].name}: "
+        + " + ".join(statements[v].name for v in plan.problem.units[u].members)
+        + f" again ({plan.problem.units[u].cost:,} MACs)"
+        for gap, u in plan.reruns
+    ]
