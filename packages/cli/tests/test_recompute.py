@@ -1,0 +1,122 @@
+"""``peakmem recompute`` on bare programs: the front, a chosen plan, refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import peakmem as library
+import pytest
+from peakmem.liveness import peak_of
+from peakmem.recompute.generators import ladder
+
+Call = Callable[..., Any]
+
+
+@pytest.fixture
+def stages(tmp_path: Path) -> Path:
+    path = tmp_path / "stages.json"
+    document = ladder(2, 3).to_json()
+    for row in document["statements"]:
+        row["op"] = "Keep" if row["id"].startswith("k") else "Other"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_the_front_is_shown_and_written(peakmem: Call, stages: Path, tmp_path: Path) -> None:
+    out = tmp_path / "front.json"
+    done = peakmem("recompute", stages, "--front", out)
+    assert (done.code, done.err) == (0, "")
+    document = json.loads(out.read_text())
+    assert document["schema"] == "peakmem.front/1"
+    assert document["complete"]
+    points = [(p["live_peak"], p["extra_macs"]) for p in document["points"]]
+    assert len(points) > 2
+    assert points == sorted(points, reverse=True, key=lambda p: p[0])
+    for peak, macs in points:
+        assert f"{peak:,} B" in done.out
+        assert f"{macs:,}" in done.out
+    assert document["floor"]["bytes"] <= points[-1][0]
+    assert f"wrote {out}" in done.out
+
+
+def test_a_target_chooses_the_cheapest_plan_and_the_program_written_has_its_peak(
+    peakmem: Call, stages: Path, tmp_path: Path
+) -> None:
+    points = peakmem("recompute", stages, "--json").document["points"]
+    out = tmp_path / "out.json"
+    done = peakmem("recompute", stages, "--target-peak", points[1]["live_peak"], "-o", out, "--json")
+    assert done.code == 0
+    assert done.document["chosen"]["extra_macs"] == points[1]["extra_macs"]
+    assert done.document["chosen"]["exact"]
+    written, source = library.load(out).program, library.load(stages).program
+    assert peak_of(written) == done.document["live_peak_after"] <= points[1]["live_peak"]
+    assert sum(s.cost for s in written.statements) - sum(s.cost for s in source.statements) == points[1]["extra_macs"]
+    assert len(written) == len(source) + sum(len(r["run"]) for r in points[1]["reruns"])
+
+
+def test_a_budget_chooses_the_lowest_peak_within(peakmem: Call, stages: Path) -> None:
+    points = peakmem("recompute", stages, "--json").document["points"]
+    done = peakmem("recompute", stages, "--max-extra-macs", points[1]["extra_macs"], "--json")
+    assert done.document["chosen"]["live_peak"] == points[1]["live_peak"]
+    assert max(p["extra_macs"] for p in done.document["points"]) == points[1]["extra_macs"]
+
+
+def test_at_the_floor_the_answer_is_one_line_with_the_reason(peakmem: Call, tmp_path: Path) -> None:
+    chain = tmp_path / "chain.json"
+    buffers = [{"id": "x", "bytes": 8, "kind": "input"}, {"id": "a", "bytes": 64}, {"id": "y", "bytes": 8, "kind": "output"}]
+    rows = [
+        {"id": "up", "reads": ["x"], "writes": ["a"]},
+        {"id": "down", "reads": ["a"], "writes": ["y"], "dependences": ["up"]},
+    ]
+    chain.write_text(json.dumps({"schema": "peakmem.program/1", "buffers": buffers, "statements": rows}))
+    done = peakmem("recompute", chain)
+    assert done.code == 0
+    first, second, *rest = done.out.splitlines()
+    assert "is at the floor: recomputation cannot help" in first
+    assert second.startswith("floor ")
+    assert "cannot run in less than" in second
+    assert not rest
+
+
+def test_a_target_out_of_reach_names_the_floor_and_the_least_peak(peakmem: Call, stages: Path) -> None:
+    document = peakmem("recompute", stages, "--json").document
+    low, last = document["floor"]["bytes"], document["points"][-1]
+    done = peakmem("recompute", stages, "--target-peak", low - 1)
+    assert (done.code, done.out) == (1, "")
+    assert f"{low:,} bytes" in done.err
+    assert f"{last['live_peak']:,} bytes for {last['extra_macs']:,} extra MACs" in done.err
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--cap", "0"], "cap: 0 is below 1"),
+        (["--max-extra-macs", "101%"], "not between 0% and 100%"),
+        (["--max-extra-macs", "lots"], "neither a whole number nor a percentage"),
+        (["--threshold", "Conv"], "is not OP=SIZE"),
+        (["--threshold", "Cnov=4KiB"], "no operator 'Cnov'; it has Keep, Other"),
+        (["-o", "out.json"], "give --target-peak or --max-extra-macs"),
+    ],
+)
+def test_bad_settings_are_one_sentence(peakmem: Call, stages: Path, arguments: list[str], sentence: str) -> None:
+    done = peakmem("recompute", stages, *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert sentence in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_operators_that_never_run_twice_are_listed(peakmem: Call, stages: Path) -> None:
+    done = peakmem("recompute", stages)
+    assert "never run twice (random, stateful or control flow): Other x8" in done.out
+
+
+def test_nothing_is_written_where_nothing_is_gained(peakmem: Call, stages: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    done = peakmem("recompute", stages, "--max-extra-macs", "0", "-o", out)
+    assert done.code == 1
+    assert "no plan lowers the peak" in done.err
+    assert not out.exists()
