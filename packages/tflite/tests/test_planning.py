@@ -103,3 +103,12 @@ def test_bodies_are_ordered_too(tiny):
     schedule, other = optimized(model)
     assert schedule.orders["0/0"] != tuple(range(5))
     assert other.predicted_bytes < model.predicted_bytes
+
+
+def test_hundreds_of_operators_reach_the_live_peak(tiny):
+    """A chain of 100 cells: greedy misses the live peak, the solver does not."""
+    model = TfliteModel.from_bytes(tiny.encode(tiny.cells(100)))
+    schedule, other = optimized(model)
+    assert len(model.program) == 600
+    assert schedule.offsets is not None
+    assert other.predicted_bytes == scheduled_timeline(model.program, schedule.orders).peak < model.predicted_bytes

@@ -45,7 +45,14 @@ def greedy_head(graph: Graph, mapped: Mapped, target: str, orders: Orders) -> in
     return simulate(allocations(graph, target, by_subgraph(mapped, orders)))[0]
 
 
-def place(graph: Graph, mapped: Mapped, target: str, orders: Orders, deadline: float | None = None) -> Outcome:
+def place(
+    graph: Graph,
+    mapped: Mapped,
+    target: str,
+    orders: Orders,
+    deadline: float | None = None,
+    effort: float = 2.0,
+) -> Outcome:
     """Offsets for given orders.
 
     Where the interpreter's own planner already reaches the liveness peak no plan is made. Otherwise tensors are placed
@@ -61,7 +68,7 @@ def place(graph: Graph, mapped: Mapped, target: str, orders: Orders, deadline: f
         return best
     for blocks in (True, False):
         items, owners = _blocks(buffers) if blocks else (_items(buffers), [[i] for i in range(len(buffers))])
-        placement = plan(items, alignment=ALIGNMENT, deadline=deadline)
+        placement = plan(items, alignment=ALIGNMENT, deadline=deadline, effort=effort)
         offsets = [-1] * graph.tensor_count
         for owned, at in zip(owners, placement.offsets):
             b = buffers[owned[0]]
@@ -106,13 +113,13 @@ def with_plan(
     if best.head <= goal:
         return best
     candidates: list[Orders] = [given] if given != wanted else []
-    candidates.extend(_near(program, wanted, max(1, min(24, _WORK // 200 // max(1, len(program)) ** 2))))
+    candidates.extend(_near(program, wanted, max(1, min(8, _WORK // 200 // max(1, len(program)) ** 2))))
     for orders in candidates:
         if _late(deadline):
             break
         if scheduled_timeline(program, orders).peak >= best.head:
             continue
-        outcome = place(graph, mapped, target, orders, deadline)
+        outcome = place(graph, mapped, target, orders, deadline, effort=0.1)
         if outcome.head < best.head:
             best = outcome
         if best.head <= goal:

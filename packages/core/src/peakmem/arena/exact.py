@@ -104,7 +104,6 @@ def _solve(
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
     solver.parameters.max_deterministic_time = effort
-    solver.parameters.use_energetic_reasoning_in_no_overlap_2d = True
     if deadline is not None:
         solver.parameters.max_time_in_seconds = max(0.05, deadline - time.monotonic())
     status = solver.solve(model)

@@ -9,8 +9,8 @@ from peakmem.arena.greedy import arena_size, greedy_portfolio, improve
 from peakmem.arena.items import Item, Placement, check_placement, liveness_peak
 
 
-MOST_ITEMS = 400
-"""Above this many items the exact solver is not tried: it would end with nothing after a long while."""
+MOST_PAIRS = 10_000
+"""With more pairs of items resident together the exact solver is not tried: it would end with nothing after long."""
 
 _ROUNDS = 4_000_000
 """Bound of the local search: placements tried times the square of the number of items."""
@@ -30,7 +30,7 @@ def plan(
     deadline : float, optional
         A `time.monotonic` value for the exact part.
     effort : float
-        See `peakmem.arena.exact.exact_offsets`; reduced for more than 100 items.
+        See `peakmem.arena.exact.exact_offsets`; reduced where more than 2,000 pairs of items are resident together.
 
     Returns
     -------
@@ -50,9 +50,11 @@ def plan(
         best = improve(items, best, peak, min(400, _ROUNDS // len(items) ** 2))
         size = arena_size(items, best)
     placement = Placement(best, size, peak)
-    if size > peak and len(items) <= MOST_ITEMS:
-        # A step of the solver's deterministic time is dearer the more items there are.
-        share = min(1.0, (100 / len(items)) ** 2)
-        placement = exact_offsets(items, best, deadline=deadline, effort=effort * share)
+    if size > peak:
+        pairs = sum(a.first <= b.last and b.first <= a.last for i, a in enumerate(items) for b in items[:i])
+        if pairs <= MOST_PAIRS:
+            # The solver's deterministic time grows dearer with the pairs it must keep apart.
+            share = min(1.0, (2000 / pairs) ** 3)
+            placement = exact_offsets(items, best, deadline=deadline, effort=effort * share)
     check_placement(items, placement.offsets, alignment=alignment)
     return placement
