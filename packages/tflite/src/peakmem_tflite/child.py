@@ -245,37 +245,43 @@ class Lite:
         return rows
 
 
-def smallest_arena(tflm: Tflm, data: bytes, model: dict[str, Any], low: int, limit: float) -> dict[str, Any]:
-    """Least multiple of 16 bytes in which the interpreter plans and runs, found by bisection above ``low``.
+def smallest_arena(tflm: Tflm, data: bytes, model: dict[str, Any], total: int, tail: int, limit: float) -> dict[str, Any]:
+    """Least multiple of 16 bytes in which the interpreter plans and runs.
 
-    ``low`` does not hold head and tail. An arena too small crashes now and then, so every try is a process.
+    It must hold head and tail (``total``), and the tail beside what the planner needs. Most often the first is
+    it; else the second is close, and bisection finds it. An arena too small crashes now and then, so every try is
+    a process. Planning decides, so only the result is invoked too.
     """
+    probes = 0
 
-    def works(size: int, invoke: bool) -> bool:
+    def works(size: int, invoke: bool = False) -> bool:
+        nonlocal probes
+        probes += 1
         return "result" in isolated(partial(tflm.probe, data, size, model if invoke else None), limit)
 
-    high, step, probes = model["arena"], 1024, 0
-    while low + step < high:
-        probes += 1
-        if works(low + step, False):
-            high = low + step
-            break
-        low, step = low + step, step * 2
-    # Planning decides; invoking, which takes longer, only confirms.
-    for invoke in (False, True):
-        if invoke:
-            probes += 1
-            if works(high, True):
-                break
-            low, high = high, model["arena"]
+    def bisect(low: int, high: int, invoke: bool) -> int:
+        """``low`` fails and ``high`` works."""
         while high - low > 16:
             middle = (low + high) // 32 * 16
-            probes += 1
             if works(middle, invoke):
                 high = middle
             else:
                 low = middle
-    return {"result": high, "probes": probes}
+        return high
+
+    least = -(-total // 16) * 16
+    if works(least):
+        found = least
+    else:
+        low, high = least, model["arena"]
+        near = -(-(tail + model["planner_temp"]) // 16) * 16
+        for size in (near, near - 256):
+            if low < size < high:
+                low, high = (low, size) if works(size) else (size, high)
+        found = bisect(low, high, False)
+    if not works(found, invoke=True):
+        found = bisect(found, model["arena"], True)
+    return {"result": found, "probes": probes}
 
 
 def _bytes(path: str) -> bytes:
@@ -297,7 +303,7 @@ def tflm_job(job: dict[str, Any]) -> dict[str, Any]:
             continue
         found.update({name: int(size) for name, size in sizes.items()})
         if job["steps"]:
-            found["smallest"] = smallest_arena(tflm, data, model, (found["total"] - 1) // 16 * 16, limit)
+            found["smallest"] = smallest_arena(tflm, data, model, found["total"], found["tail"], limit)
             # An interpreter that keeps all tensors refuses a plan, so it is given the same file without one.
             found["tensors"] = isolated(partial(tflm.run, _bytes(model["bare"]), model, job["steps"], True), limit)
             found["outputs"] = isolated(partial(tflm.run, data, model, job["steps"], False), limit)

@@ -220,6 +220,7 @@ def _job(model: TfliteModel) -> dict[str, Any]:
         # Outputs of control flow and variables lie outside LiteRT's arena.
         "span": [] if any(c["op"] != "CALL_ONCE" for c in calls) else _in_arena(graph),
         "calls": calls,
+        "planner_temp": planner_temp(graph, allocations(graph, model.settings.target)),
         "arena": ((64 << 20) + 4 * total + 4 * len(graph.data)) // 16 * 16,
     }
 
