@@ -120,3 +120,19 @@ def test_nothing_is_written_where_nothing_is_gained(peakmem: Call, stages: Path,
     assert done.code == 1
     assert "no plan lowers the peak" in done.err
     assert not out.exists()
+
+
+def test_optimize_recompute_is_the_same_command(peakmem: Call, stages: Path) -> None:
+    chosen = ("--max-extra-macs", "20", "--json")
+    ours, theirs = (peakmem(*words, stages, *chosen).document for words in (("recompute",), ("optimize", "--recompute")))
+    for key in ("chosen", "points", "live_peak_after"):
+        assert ours[key] == theirs[key]
+
+
+def test_options_of_recomputation_need_it(peakmem: Call, stages: Path) -> None:
+    done = peakmem("optimize", stages, "--max-extra-macs", "20")
+    assert done.code == 2
+    assert "need --recompute" in done.err
+    done = peakmem("optimize", stages, "--recompute", "--require-optimal")
+    assert done.code == 2
+    assert "never certified optimal" in done.err

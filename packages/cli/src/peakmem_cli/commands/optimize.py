@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from peakmem_cli.commands.recompute import Cap, MaxExtraMacs, TargetPeak, Threshold
+from peakmem_cli.commands.recompute import command as recompute_command
 from peakmem_cli.common import (
     Budget,
     Force,
@@ -41,6 +43,14 @@ def command(
     snippet: Annotated[
         bool, typer.Option("--snippet", help="Print source text for the device, where the frontend has one.")
     ] = False,
+    recompute: Annotated[
+        bool,
+        typer.Option("--recompute", help="Also run operators twice, as `peakmem recompute` does with the four options below."),
+    ] = False,
+    target_peak: TargetPeak = None,
+    max_extra_macs: MaxExtraMacs = None,
+    cap: Cap = 2,
+    threshold: Threshold = None,
     force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -58,6 +68,18 @@ def command(
     from peakmem_cli import words
     from peakmem_cli.screen import Screen
 
+    if recompute:
+        if certificate_out is not None or snippet or require_optimal or budget is not None:
+            raise UsageError(
+                "--recompute: goes with none of --certificate-out, --snippet, --require-optimal and --budget; "
+                "a plan is exact for its base order, never certified optimal"
+            )
+        return recompute_command(
+            model, options, output, None, target_peak, max_extra_macs, cap, threshold, frontend, time_limit, measure,
+            force, json, quiet,
+        )  # fmt: skip
+    if target_peak is not None or max_extra_macs is not None or cap != 2 or threshold:
+        raise UsageError("--target-peak, --max-extra-macs, --cap and --threshold need --recompute")
     screen = Screen(as_json=json, quiet=quiet)
     check_outputs(model, output, certificate_out, force=force)
     source = peakmem.load(model, frontend=frontend, **options)

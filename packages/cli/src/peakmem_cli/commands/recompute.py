@@ -23,6 +23,20 @@ from peakmem_cli.common import (
 if TYPE_CHECKING:
     from peakmem.recompute import Recomputation
 
+TargetPeak = Annotated[
+    int | None,
+    typer.Option("--target-peak", metavar="SIZE", parser=size, help="Choose the cheapest plan with this live peak or less."),
+]
+MaxExtraMacs = Annotated[
+    str | None,
+    typer.Option("--max-extra-macs", metavar="N|P%", help="Spend no more than this; chooses the lowest peak within."),
+]
+Cap = Annotated[int, typer.Option("--cap", metavar="N", help="The most times any operator runs.")]
+Threshold = Annotated[
+    list[str] | None,
+    typer.Option("--threshold", metavar="OP=SIZE", help="Results of OP are candidates only above SIZE; repeatable."),
+]
+
 LISTED = 40
 """Points of the front, and reruns of a plan, that are shown."""
 
@@ -36,21 +50,10 @@ def command(
     front_out: Annotated[
         Path | None, typer.Option("--front", metavar="FILE", help="Write the front with all its plans, as JSON.")
     ] = None,
-    target_peak: Annotated[
-        int | None,
-        typer.Option(
-            "--target-peak", metavar="SIZE", parser=size, help="Choose the cheapest plan with this live peak or less."
-        ),
-    ] = None,
-    max_extra_macs: Annotated[
-        str | None,
-        typer.Option("--max-extra-macs", metavar="N|P%", help="Spend no more than this; chooses the lowest peak within."),
-    ] = None,
-    cap: Annotated[int, typer.Option("--cap", metavar="N", help="The most times any operator runs.")] = 2,
-    threshold: Annotated[
-        list[str] | None,
-        typer.Option("--threshold", metavar="OP=SIZE", help="Results of OP are candidates only above SIZE; repeatable."),
-    ] = None,
+    target_peak: TargetPeak = None,
+    max_extra_macs: MaxExtraMacs = None,
+    cap: Cap = 2,
+    threshold: Threshold = None,
     frontend: FrontendName = None,
     time_limit: TimeLimit = 60.0,
     measure: Annotated[
@@ -215,7 +218,8 @@ def details(found: Recomputation) -> list[str]:
     tried = len(found.problems)
     lines.append(f"{tried} base order{'s' if tried > 1 else ''} tried; another one may be cheaper")
     if found.front is not None and not found.front.complete:
-        lines.append("the front is not complete: the time was up" if not found.interrupted else "interrupted: best so far")
+        why = "interrupted; this is the best so far" if found.interrupted else "some targets were not settled"
+        lines.append(f"the front is not complete: {why}")
     if found.unrealized:
         lines.append(f"not realized: {found.unrealized}")
     elif found.model is not None and found.verification is None:
