@@ -326,6 +326,7 @@ class TestRefuses:
             ([{"kind": "expand", "children": {"0": 0, "1": 0}}], "index of an earlier node"),
             ([{"kind": "expand", "children": {"0": None, "1": None, "2": None}}], "2 statements are ready"),
             ([{"kind": "branch", "pair": [0, 2], "first": 0, "second": 0}], "ordered already"),
+            ([{"kind": "branch", "pair": [2, 0], "first": 0, "second": 0}], "ordered already"),
             ([{"kind": "branch", "pair": [0, 0], "first": 0, "second": 0}], "ordered already"),
             ([{"kind": "branch", "pair": [0], "first": 0, "second": 0}], "two statements"),
             ([{"kind": "waypoint", "state": [0], "then": 0}], "does not precede"),
@@ -384,6 +385,31 @@ class TestRefuses:
         program = build("@in=9", "A in > | use 5", "B >")
         nodes = [{"kind": "entry"}, {"kind": "move", "statement": 0, "then": 0}]
         with pytest.raises(Refused, match="14 bytes, which is not within the budget"):
+            check(program, stated(program, nodes, 9))
+
+    def test_an_exit_listed_twice(self) -> None:
+        exits = [{"statement": 0, "flow": []}, {"statement": 0, "flow": []}, {"statement": 1, "flow": []}]
+        document = stated(kept_and(2), [{"kind": "forward", "trap": [], "exits": exits}], 10)
+        with pytest.raises(Refused, match="'s0' twice"):
+            check(kept_and(2), document)
+
+    def test_a_circle_of_precedences_needs_a_cycle(self) -> None:
+        program = kept_and(2)
+        arcs = [{"before": u, "after": v, "at": v, "flow": []} for u, v in ((0, 1), (1, 0))]
+        last = {"kind": "precedence", "arcs": arcs, "then": 0}
+        assert check(program, stated(program, [{"kind": "cycle", "statements": [0, 1]}, last], 10)).optimal
+        with pytest.raises(Refused, match="cyclic"):
+            check(program, stated(program, [{"kind": "entry"}, last], 9))
+
+    def test_reversal_comes_first(self) -> None:
+        """The mirror image is that of the program itself; added precedences are not turned round with it."""
+        program = kept_and(2)
+        nodes = [
+            {"kind": "entry"},
+            {"kind": "reverse", "then": 0},
+            {"kind": "branch", "pair": [0, 1], "first": 1, "second": 0},
+        ]
+        with pytest.raises(Refused, match="added precedence"):
             check(program, stated(program, nodes, 9))
 
     def test_precedence_below_a_state(self) -> None:
