@@ -15,7 +15,6 @@ onnx = pytest.importorskip("onnx", reason="onnx is not installed")
 if not hasattr(onnx, "helper"):
     pytest.skip("onnx is not installed (a folder of that name was imported instead)", allow_module_level=True)
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
-
 from peakmem_onnx.graph import Graph  # noqa: E402
 from peakmem_onnx.orders import priority_order  # noqa: E402
 from peakmem_onnx.runtime import runtime_version  # noqa: E402
@@ -40,7 +39,7 @@ def model(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], w
     return helper.make_model(graph, opset_imports=opsets, ir_version=8, **more)
 
 
-@pytest.fixture()
+@pytest.fixture
 def store(tmp_path: Path) -> Callable[..., Path]:
     def put(proto: Any, name: str = "model.onnx") -> Path:
         path = tmp_path / name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from onnx import helper
-
 from peakmem.api import load
 from peakmem.errors import Refused
 from peakmem.program import Buffer, Program, Statement

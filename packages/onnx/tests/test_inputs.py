@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper, save_model
-
 from peakmem.api import load
 from peakmem.errors import InputError, PeakmemError, UsageError
 from peakmem.frontend import complete_options, recognise
@@ -35,7 +34,8 @@ def test_it_is_recognised_by_name_and_by_content(store):
 def test_options_are_declared_with_defaults():
     options = complete_options(frontend, {})
     assert options["ort_level"] == "all"
-    assert options["dim"] == () and options["shape"] == ()
+    assert options["dim"] == ()
+    assert options["shape"] == ()
     with pytest.raises(UsageError, match="has no option 'nonsense'"):
         complete_options(frontend, {"nonsense": 1})
 

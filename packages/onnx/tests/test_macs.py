@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from onnx import helper
-
 from peakmem.api import load
 from peakmem_onnx.graph import Node
 from peakmem_onnx.macs import macs
@@ -19,7 +18,7 @@ def count(op, shapes, domain="", outputs=("y",), **attributes):
     return macs(Node(0, "n", domain, op, tuple(inputs), tuple(outputs), proto=proto), shapes)
 
 
-@pytest.mark.parametrize("domain, op", [("", "Conv"), (MICROSOFT, "FusedConv"), (NCHWC, "Conv"), ("", "ConvInteger")])
+@pytest.mark.parametrize(("domain", "op"), [("", "Conv"), (MICROSOFT, "FusedConv"), (NCHWC, "Conv"), ("", "ConvInteger")])
 def test_convolution(domain, op):
     # 16 x 10 x 10 outputs, each 8 channels of 3 x 3.
     assert count(op, {"x": (1, 8, 12, 12), "w": (16, 8, 3, 3), "y": (1, 16, 10, 10)}, domain) == 1600 * 72
@@ -47,7 +46,7 @@ def test_products():
     assert count("MatMulNBits", {"a": (4, 64), "b": (9, 2, 16), "s": (18,), "y": (4, 9)}, MICROSOFT, K=64, N=9) == 4 * 9 * 64
 
 
-@pytest.mark.parametrize("op, gates", [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+@pytest.mark.parametrize(("op", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
 def test_recurrent_layers(op, gates):
     # 6 steps, batch 2, 5 inputs, 3 hidden, both directions.
     shapes = {"x": (6, 2, 5), "w": (2, gates * 3, 5), "r": (2, gates * 3, 3), "y": (6, 2, 2, 3)}

@@ -6,7 +6,6 @@ import random
 
 import pytest
 from onnx import helper, numpy_helper
-
 from peakmem.api import load
 from peakmem.liveness import peak_of
 from peakmem.schedule import Schedule

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from peakmem.program import Buffer, Program
+
 from peakmem_onnx.bodies import Frame, frame
 from peakmem_onnx.facts import Facts, Key, complete
 from peakmem_onnx.graph import Graph, Node

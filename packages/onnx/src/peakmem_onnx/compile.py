@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from peakmem.errors import InputError, RuntimeFailed
+
 from peakmem_onnx import protos
 from peakmem_onnx.facts import collect, levels
 from peakmem_onnx.feeds import make_feeds, parse_feeds, write_feeds

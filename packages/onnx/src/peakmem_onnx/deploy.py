@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from peakmem.errors import Refused
+
 from peakmem_onnx import protos
 from peakmem_onnx.graph import Graph, read_graph
 

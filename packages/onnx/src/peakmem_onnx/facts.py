@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from peakmem.errors import InputError
-from peakmem_onnx.bodies import carried_by_scan
-from peakmem_onnx.graph import Graph, Value, charge
-from peakmem_onnx.macs import macs
-from peakmem_onnx.protos import body_attributes, import_onnx, real_inputs
-from peakmem_onnx.runtime import ask
 
+from peakmem_onnx.bodies import carried_by_scan
+from peakmem_onnx.graph import Graph, Value, body_attributes, charge
+from peakmem_onnx.macs import macs
+from peakmem_onnx.protos import import_onnx, real_inputs
+from peakmem_onnx.runtime import ask
 
 Key = tuple[str, ...]
 """Node and attribute names that lead to a level; empty for the top."""
@@ -94,8 +94,8 @@ def collect(
     run = {**session, "do": "statistics", "level": "none", "model": str(model_file), "feeds_files": list(feeds),
            "stats": str(folder / "stats.csv"), "profile": str(folder / "profile")}
     by_depth: dict[int, list[tuple[Key, Graph, Any]]] = {}
-    for level in levels(graph, proto.graph):
-        by_depth.setdefault(len(level[0]), []).append(level)
+    for entry in levels(graph, proto.graph):
+        by_depth.setdefault(len(entry[0]), []).append(entry)
     values: dict[Key, dict[str, Value]] = {}
     stats: dict[str, list[int]] = {}
     shapes: dict[str, list[Any]] = {}

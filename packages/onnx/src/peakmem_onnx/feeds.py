@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from peakmem.errors import InputError, UsageError
+
 from peakmem_onnx.protos import import_onnx, real_inputs, walk
 
 SEED = 20
@@ -52,7 +53,7 @@ def make_feeds(proto: Any, fixed: Mapping[str, str], path: Path) -> list[dict[st
             dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
         except Exception:
             raise InputError(f"{path}: input {value.name!r} has the unknown element type {tensor.elem_type}") from None
-        if dtype == object:
+        if dtype.kind == "O":
             dtype = np.dtype("U8")
         if dtype.kind not in "fiubcU":
             kind = onnx.TensorProto.DataType.Name(tensor.elem_type)

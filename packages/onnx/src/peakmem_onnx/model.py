@@ -14,6 +14,7 @@ from peakmem.files import write_atomically
 from peakmem.frontend import Progress, Verification
 from peakmem.program import Program
 from peakmem.schedule import Schedule
+
 from peakmem_onnx import protos
 from peakmem_onnx.build import Whole, build_program, replay
 from peakmem_onnx.facts import Facts

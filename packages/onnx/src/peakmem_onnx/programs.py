@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from peakmem.errors import InputError
 from peakmem.program import Buffer, Program, Statement
+
 from peakmem_onnx.graph import Graph, Node, Values
 from peakmem_onnx.orders import FIRST
 from peakmem_onnx.planner import may_share

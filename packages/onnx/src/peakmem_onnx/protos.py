@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from peakmem.errors import InputError, RuntimeMissing, UsageError
+
 from peakmem_onnx.graph import body_attributes, domain_of
 
 MARKER = "peakmem.recipe"
@@ -86,7 +87,7 @@ def graphs(graph: Any) -> Iterator[Any]:
 
 def external_files(proto: Any) -> list[str]:
     """Locations of external data, relative to the model's folder, sorted."""
-    found = set()
+    found: set[str] = set()
     for graph in graphs(proto.graph):
         tensors = [*graph.initializer, *(a.t for n in graph.node for a in n.attribute if a.type == 4)]
         for tensor in tensors:
