@@ -1,9 +1,9 @@
-"""Trap bounds: lower bounds on the peak of every order.
+"""Lower bounds on the peak of every order, by minimum cuts.
 
-A *trap* is a down-set ``T``; its *exits* are the statements outside it whose predecessors are all inside. Every order has
-a first statement outside ``T``. It is an exit ``v``, and it runs at a state between ``anc(v)`` and ``T``, so every order's
-peak is at least the least ``cut(v | anc(v), T)`` over the exits. The mirror image of a trap (`Problem.reversed`) bounds
-from the other end.
+The *statement bound* is the dearest statement at its cheapest state. A *trap* is a down-set ``T``; its *exits* are the
+statements outside it whose predecessors are all inside. Every order has a first statement outside ``T``. It is an exit
+``v``, and it runs at a state between ``anc(v)`` and ``T``, so every order's peak is at least the least
+``cut(v | anc(v), T)`` over the exits: the *forward trap bound*. The *backward trap bound* is that of the mirror image.
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ from time import monotonic
 
 from peakmem.cuts import births_of, cheapest_state
 from peakmem.problem import Problem, State
+from peakmem.rules import ALL, Rules
+
+Births = list[tuple[int, ...]] | None
+"""Births of each buffer, or None where none has several; see `peakmem.cuts.births_of`."""
 
 
 class OutOfTime(Exception):
@@ -27,13 +31,13 @@ class Trap:
     Attributes
     ----------
     level : int
-        Every exit costs at least this; so does every order. Bytes.
+        Every exit costs at least this, so every order does; bytes.
     members : tuple of int
-        The trap ``T``, ascending.
+        The trap, ascending.
     exits : tuple of int
-        All exits of ``T``.
+        All its exits, ascending. Empty if the growth met no trap: then nothing above the level given is proved.
     closed : bool
-        False if a statement limit stopped the growth, so that nothing is proved.
+        False if the size limit stopped the growth.
     cuts : int
         Minimum cuts computed.
     """
@@ -45,236 +49,254 @@ class Trap:
     cuts: int = 0
 
 
-class Between:
-    """Cheapest states of statements between a fixed state and a growing trap."""
+class Pricer:
+    """Prices statements at their cheapest states between a start state and a trap."""
 
-    def __init__(self, problem: Problem, start: Sequence[int] = (), births: list[tuple[int, ...]] | None = None) -> None:
+    def __init__(self, problem: Problem, births: Births, rules: Rules = ALL) -> None:
         self.problem = problem
         self.births = births
+        self.rules = rules
         self.state = State(problem)
-        self.state.advance(start)
-        self.start = len(start)
+        self.start = 0
         self.cuts = 0
 
+    def move_to(self, path: Sequence[int]) -> None:
+        """Make the state reached by ``path`` the start."""
+        here = self.state.path
+        common = len(here)
+        if here != path[:common]:
+            common = next(i for i, (a, b) in enumerate(zip([*here, -1], [*path, -2])) if a != b)
+        self.state.unwind(common)
+        self.state.advance(path[common:])
+        self.start = len(path)
+
     def ancestors(self, v: int) -> list[int]:
-        """Strict ancestors of v that are not in the start state, ascending (so in a legal order)."""
+        """Strict ancestors of v beyond the start, ascending (so in a legal order)."""
         preds, inside = self.problem.preds, self.state.inside
-        seen = set()
         stack = [p for p in preds[v] if not inside[p]]
+        seen = set(stack)
         while stack:
-            u = stack.pop()
-            if u not in seen:
-                seen.add(u)
-                stack.extend(p for p in preds[u] if not inside[p] and p not in seen)
+            for p in preds[stack.pop()]:
+                if not inside[p] and p not in seen:
+                    seen.add(p)
+                    stack.append(p)
         return sorted(seen)
 
-    def price(self, v: int, trap: bytearray | set[int], members: Sequence[int], enough: int) -> tuple[int, list[int]]:
-        """``cut(v | anc(v), T)`` and the statements (beyond the start) of a cheapest state, in a legal order.
+    def price(self, v: int, trap: bytearray, members: Sequence[int], enough: int) -> tuple[int, list[int]]:
+        """``cut(v | anc(v), T)`` and a cheapest state, as the statements beyond the start in a legal order.
 
-        Stops as soon as a state of at most ``enough`` bytes is known; the price is then an upper bound.
-        ``members`` are T without the start state, ascending.
+        Stops as soon as some state of at most ``enough`` bytes is known; the price is then an upper bound. ``members``
+        are the statements of T beyond the start.
         """
         state = self.state
-        problem = self.problem
-        base = self.start
-        touched, size = problem.touched, problem.size
         ancestors = self.ancestors(v)
         state.advance(ancestors)
         try:
-            best = state.mem(v)
+            own = frozenset(self.problem.touched[v])
+            best = self._here(v, own)
+            if best > enough and self.rules.absorption:
+                self._absorb(own, trap)
+                best = self._here(v, own)
+            done = state.path[self.start :]
             if best <= enough:
-                return best, ancestors
-            # Running a statement that does not enlarge what v finds is never dearer: rest is submodular, so what does
-            # not cost now will not cost later.
-            own = frozenset(touched[v])
-            waiting = [u for u in state.ready if u in trap] if isinstance(trap, set) else [u for u in state.ready if trap[u]]
-            grew = True
-            while grew:
-                grew = False
-                for u in list(waiting):
-                    born, remaining = state.born, state.remaining
-                    change = 0
-                    for b in touched[u]:
-                        if b in own:
-                            continue
-                        if not born[b]:
-                            change += size[b]
-                        if remaining[b] == 1:
-                            change -= size[b]
-                    if change <= 0:
-                        before = len(state.ready)
-                        state.push(u)
-                        waiting.remove(u)
-                        grew = True
-                        if len(state.ready) >= before:
-                            for w in problem.succs[u]:
-                                if w in state.ready and (w in trap if isinstance(trap, set) else trap[w]):
-                                    waiting.append(w)
-            best = self._now(v, own)
-            absorbed = state.path[base:]
-            if best <= enough:
-                return best, absorbed
+                return best, done
             inside = state.inside
-            undecided = [u for u in members if not inside[u]]
+            undecided = sorted(u for u in members if not inside[u])
             if not undecided:
-                return best, absorbed
+                return best, done
             self.cuts += 1
-            cut = cheapest_state(problem, state, undecided, v, births=self.births)
-            return cut.value, [*absorbed, *cut.chosen]
+            cut = cheapest_state(self.problem, state, undecided, v, births=self.births)
+            return cut.value, [*done, *cut.chosen]
         finally:
-            state.unwind(base)
+            state.unwind(self.start)
 
-    def _now(self, v: int, own: frozenset[int]) -> int:
-        state = self.state
+    def _here(self, v: int, own: frozenset[int]) -> int:
+        state, size = self.state, self.problem.size
         total = state.rest + self.problem.workspace[v]
         for b in own:
             if not (state.born[b] and state.remaining[b]):
-                total += self.problem.size[b]
+                total += size[b]
         return total
+
+    def _absorb(self, own: frozenset[int], trap: bytearray) -> None:
+        """Run statements of the trap that do not enlarge what v will find.
+
+        Without the buffers of v, ``rest`` is submodular: what costs nothing now costs nothing at any larger state, so
+        some cheapest state contains it.
+        """
+        state, size, touched = self.state, self.problem.size, self.problem.touched
+        succs = self.problem.succs
+        todo = [u for u in state.ready if trap[u]]
+        while todo:
+            later = []
+            moved = False
+            for u in todo:
+                change = 0
+                for b in touched[u]:
+                    if b not in own:
+                        if not state.born[b]:
+                            change += size[b]
+                        if state.remaining[b] == 1:
+                            change -= size[b]
+                if change > 0:
+                    later.append(u)
+                    continue
+                state.push(u)
+                moved = True
+                later.extend(w for w in succs[u] if trap[w] and w in state.ready)
+            todo = later if moved else []
 
 
 def forward_trap(
     problem: Problem,
     level: int,
     *,
-    start: Sequence[int] = (),
-    inside: Sequence[int] = (),
+    state: State | None = None,
+    pricer: Pricer | None = None,
+    births: Births = None,
     raising: bool = True,
-    stop: int | None = None,
     limit: int | None = None,
-    births: list[tuple[int, ...]] | None = None,
     deadline: float | None = None,
+    rules: Rules = ALL,
 ) -> Trap:
-    """Grow a trap from a state; its last level is a lower bound on completing that state.
+    """Grow a trap from a state; its level is a lower bound on completing that state.
 
     Parameters
     ----------
     problem : Problem
     level : int
-        Bytes to begin with. Exits that cost at most the level are swallowed; when none is left, the least price is a
-        bound, and (with ``raising``) becomes the level.
-    start : sequence of int
-        The state, as an order.
-    inside : sequence of int
-        Statements already known to be swallowed at ``level``, in a legal order after ``start``.
-    raising : bool
-        Go on at the higher level, or stop at the first trap.
-    stop : int, optional
-        Stop as soon as a trap of at least this level is found.
-    limit : int, optional
-        Give up (``closed`` False) when the trap has grown beyond the state by this many statements.
+        Bytes to begin with: exits that cost at most the level are swallowed. When none is left, the trap has closed: the
+        least price is a lower bound.
+    state : State, optional
+        Where to begin (default: the empty state). It is moved and brought back.
+    pricer : Pricer, optional
+        To be reused between calls on one problem.
     births : list, optional
-        `births_of` the problem.
+        `births_of` the problem; not needed with ``pricer``.
+    raising : bool
+        Go on at the price of the trap, and return the last one that closed. Otherwise return the first, which tests
+        whether ``level`` is refuted.
+    limit : int, optional
+        Give up (``closed`` False) when more statements than this were swallowed.
     deadline : float, optional
         A `time.monotonic` value; `OutOfTime` beyond it.
 
-    Returns
-    -------
-    Trap
-        The one that proves the highest level found. With ``closed`` and no exits there is none above the level
-        given.
-
     Notes
     -----
-    At most n^2 cuts; about 1.7 a statement on random programs, far fewer on networks. A stale price is an upper bound
-    (cuts get cheaper as the trap grows), so it may swallow an exit but never raise the level: before that, every exit
-    is priced again at the trap as it is. (A heap that pops the least stale price is wrong.)
+    At most n^2 cuts; about 1.7 a statement on random programs, one to a few dozen in all on networks. An old price is an
+    upper bound (cuts get cheaper as the trap grows), so it may swallow an exit but never close a trap: before that, every
+    exit is priced at the trap as it is. (A heap that pops the least old price is wrong.)
     """
-    n = len(problem)
-    between = Between(problem, start, births)
-    top = State(problem)
-    top.advance(start)
-    top.advance(inside)
-    trap = bytearray(top.inside)
-    in_start = between.state.inside
-    members = sorted(v for v in inside)
-    grown = len(members)
+    top = State(problem) if state is None else state
+    if pricer is None:
+        pricer = Pricer(problem, births, rules)
+    pricer.move_to(top.path)
+    origin = len(top.path)
+    before = pricer.cuts
     best: Trap | None = None
-    stale: dict[int, int] = {}
+    old: dict[int, int] = {}
     fresh: dict[int, int] = {}
-    queue: list[int] = list(top.ready)
+    succs, inside = problem.succs, top.inside
 
     def swallow(v: int) -> None:
-        nonlocal grown
         top.push(v)
-        trap[v] = 1
-        grown += 1
         fresh.clear()
-        for w in problem.succs[v]:
-            if w in top.ready:
-                queue.append(w)
+        old.pop(v, None)
 
-    def cheap() -> None:
-        # Exits that some known state serves at no more than the level: the trap itself is such a state.
-        moved = True
-        while moved:
+    def swallow_cheap() -> None:
+        # The trap itself is a state; so is every state priced before.
+        todo = list(top.ready)
+        while todo:
             moved = False
-            while queue:
-                v = queue.pop()
-                if v in top.ready and (top.mem(v) <= level or stale.get(v, level + 1) <= level):
+            for v in todo:
+                if v in top.ready and (top.mem(v) <= level or old.get(v, level + 1) <= level):
                     swallow(v)
                     moved = True
-                    if limit is not None and grown > limit:
+                    if limit is not None and len(top.path) - origin > limit:
                         return
-            for v in list(top.ready):
-                if top.mem(v) <= level or stale.get(v, level + 1) <= level:
-                    swallow(v)
-                    moved = True
+            todo = list(top.ready) if moved else []
 
-    while True:
-        cheap()
-        if not top.ready:
-            break
-        if limit is not None and grown > limit:
-            return Trap(level, (), (), closed=False, cuts=between.cuts)
-        if deadline is not None and monotonic() > deadline:
-            raise OutOfTime
-        members = [v for v in range(n) if trap[v] and not in_start[v]] if grown else []
-        progress = False
-        for v in sorted(top.ready, key=lambda w: stale.get(w, 0)):
-            if v in fresh:
-                continue
-            value, witness = between.price(v, trap, members, level)
-            stale[v] = min(stale.get(v, value), value)
-            if value <= level:
-                # From the state that serves v, others may be served too, without a cut.
-                swallow(v)
-                _follow(between, witness, v, level, top, trap, swallow)
-                progress = True
+    def follow(witness: list[int], v: int) -> None:
+        # Walk on from the state that serves v.
+        walker = pricer.state
+        walker.advance(witness)
+        walker.push(v)
+        todo = [w for w in succs[v] if w in walker.ready]
+        while todo:
+            u = todo.pop()
+            mem, change = walker.step(u)
+            if mem <= level:
+                if u in top.ready:
+                    swallow(u)
+                if change <= 0 and inside[u]:
+                    walker.push(u)
+                    todo.extend(w for w in succs[u] if w in walker.ready)
+        walker.unwind(pricer.start)
+
+    try:
+        while True:
+            swallow_cheap()
+            if not top.ready:
                 break
-            fresh[v] = value
-        if progress:
-            continue
-        price = min(fresh.values())
-        best = Trap(price, tuple(v for v in range(n) if trap[v]), tuple(sorted(top.ready)), cuts=between.cuts)
-        if not raising or (stop is not None and price >= stop):
-            return best
-        level = price
-        queue.extend(top.ready)
-    if best is None:
-        return Trap(level, tuple(range(n)), (), cuts=between.cuts)
-    return Trap(best.level, best.members, best.exits, cuts=between.cuts)
-
-
-def _follow(between, witness, v, level, top, trap, swallow) -> None:  # type: ignore[no-untyped-def]
-    state = between.state
-    base = between.start
-    state.advance(witness)
-    state.push(v)
-    todo = list(state.ready)
-    while todo:
-        u = todo.pop()
-        if trap[u]:
-            continue
-        if state.mem(u) <= level:
-            if u in top.ready:
-                swallow(u)
-            elif not trap[u]:
+            if limit is not None and len(top.path) - origin > limit:
+                return Trap(level, (), (), closed=False, cuts=pricer.cuts - before)
+            if deadline is not None and monotonic() > deadline:
+                raise OutOfTime
+            members = top.path[origin:]
+            served = None
+            for v in sorted(top.ready, key=lambda w: (old.get(w, 0), w)):
+                if v in fresh:
+                    continue
+                value, witness = pricer.price(v, inside, members, level)
+                if rules.stale_prices:
+                    old[v] = min(old.get(v, value), value)
+                if value <= level:
+                    served = v
+                    break
+                fresh[v] = value
+            if served is not None:
+                swallow(served)
+                if rules.followers:
+                    follow(witness, served)
                 continue
-            before = len(state.path)
-            _, change = state.step(u)
-            if change <= 0:
-                state.push(u)
-                todo.extend(w for w in between.problem.succs[u] if w in state.ready)
-            assert before >= 0
-    state.unwind(base)
+            price = min(fresh.values())
+            best = Trap(price, tuple(sorted(top.path)), tuple(sorted(top.ready)), cuts=pricer.cuts - before)
+            if not raising:
+                return best
+            level = price
+    finally:
+        top.unwind(origin)
+    if best is None:
+        return Trap(level, (), (), cuts=pricer.cuts - before)
+    return best
+
+
+def forward_trap_bound(problem: Problem) -> int:
+    """Forward trap bound as a value, in bytes; O(n^2) cuts at worst."""
+    start = max(problem.floor, default=problem.entry_bytes)
+    return forward_trap(problem, start, births=births_of(problem)).level
+
+
+def backward_trap_bound(problem: Problem) -> int:
+    """Backward trap bound as a value, in bytes: the forward one of the mirror image."""
+    return forward_trap_bound(problem.reversed())
+
+
+def statement_bound(problem: Problem) -> int:
+    """Dearest statement at its cheapest state, in bytes; n cuts."""
+    pricer = Pricer(problem, births_of(problem))
+    best = max(problem.floor, default=problem.entry_bytes)
+    for v in range(len(problem)):
+        after = {v}
+        stack = [v]
+        while stack:
+            for w in problem.succs[stack.pop()]:
+                if w not in after:
+                    after.add(w)
+                    stack.append(w)
+        around = [u for u in range(len(problem)) if u not in after]
+        trap = bytearray(len(problem))
+        for u in around:
+            trap[u] = 1
+        best = max(best, pricer.price(v, trap, around, best)[0])
+    return best

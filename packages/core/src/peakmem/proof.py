@@ -1,8 +1,8 @@
 """From evidence to a certificate: writes out the proof of a bound.
 
-The bounds and the walk leave *evidence*: which part of the program, seen from which end, after which safe steps, cannot
-be completed below a level, and why (a floor, a trap, an exhausted search). This module turns it into proof nodes with
-flows, in the ids of the original program; see `peakmem.certificate` for the nodes.
+The bounds and the walk leave *evidence*: which part of the program, seen from which end, after which precedences and safe
+steps, cannot be completed below a level, and why (a trap, an exhausted search, a cycle). This module turns it into proof
+nodes with flows, in the ids of the original program; see `peakmem.certificate` for the nodes.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from peakmem.bounds import Between, OutOfTime, Trap, forward_trap
-from peakmem.cuts import cheapest_state
+from peakmem.bounds import Births, OutOfTime, Pricer, Trap, forward_trap
+from peakmem.cuts import Cut, cheapest_state
+from peakmem.precedence import Closure, Round
 from peakmem.problem import Problem, State
-
-Births = list[tuple[int, ...]] | None
 
 
 class TooLarge(Exception):
@@ -32,16 +31,22 @@ class Evidence:
     level : int
         Bytes.
     problem : Problem
-        The part in question, mirrored if ``mirrored``.
+        The part in question, mirrored if ``mirrored``, with the arcs of ``rounds``.
     total : int
         Statements of the program.
     waypoint : tuple of int
         Statements that every order has run before the part begins, as the certificate calls them.
     mirrored : bool
+    rounds : tuple of Round
+        Precedences that a budget of ``level - 1`` forces, in the part as it is (not mirrored).
     steps : tuple of tuple of int
-        Safe moves and jumps from there, in the problem's ids.
+        Safe moves and jumps from the beginning of the part, in the problem's ids.
     trap : Trap or None
         A trap from the state after the steps; None if the search from there was exhausted.
+    cycle : tuple of int
+        The precedences contradict each other: statements of the last round's problem, each before the next.
+    entry : bool
+        What is resident at entry is enough.
     births : list or None
         `peakmem.cuts.births_of` the problem.
     """
@@ -51,14 +56,18 @@ class Evidence:
     total: int
     waypoint: tuple[int, ...] = ()
     mirrored: bool = False
+    rounds: tuple[Round, ...] = ()
     steps: tuple[tuple[int, ...], ...] = ()
     trap: Trap | None = None
+    cycle: tuple[int, ...] = ()
+    entry: bool = False
     births: Births = None
 
     @property
-    def weight(self) -> tuple[bool, int]:
-        """Lighter proofs come first: traps before searches, few steps before many."""
-        return self.trap is None, sum(map(len, self.steps))
+    def weight(self) -> tuple[int, int]:
+        """Lighter proofs come first: traps before searches, few steps and rounds before many."""
+        search = self.trap is None and not self.cycle and not self.entry
+        return 2 * search + bool(self.rounds), sum(map(len, self.steps))
 
 
 class Writer:
@@ -67,13 +76,10 @@ class Writer:
     def __init__(self, evidence: Evidence, *, node_limit: int = 60_000, deadline: float | None = None) -> None:
         self.evidence = evidence
         self.problem = evidence.problem
-        self.budget = evidence.level - 1
         self.node_limit = node_limit
         self.deadline = deadline
         self.nodes: list[dict[str, Any]] = []
-        # The certificate calls statement i of a mirrored program n - 1 - i.
-        names = self.problem.names
-        self.names = [evidence.total - 1 - v for v in names] if evidence.mirrored else names
+        self.names = self._called(self.problem)
 
     def write(self) -> dict[str, Any]:
         """The entry of ``proofs``.
@@ -84,19 +90,50 @@ class Writer:
             When a search would need too many nodes or too long.
         """
         evidence = self.evidence
-        flat = [v for step in evidence.steps for v in step]
-        if evidence.trap is not None:
-            # The steps often are not needed: try the same trap from the start.
-            root = self._bare_trap(evidence.trap) if flat else None
-            if root is None:
-                root = self._steps(self._leaf(evidence.trap, flat))
+        if evidence.entry:
+            root = self._add({"kind": "entry"})
+        elif evidence.cycle:
+            names = self._called(evidence.rounds[-1].problem)
+            root = self._add({"kind": "cycle", "statements": [names[v] for v in evidence.cycle]})
         else:
-            root = self._steps(self._search(flat))
-        if evidence.waypoint:
-            root = self._add({"kind": "waypoint", "state": list(evidence.waypoint), "then": root})
+            root = self._part()
+            if evidence.waypoint:
+                root = self._add({"kind": "waypoint", "state": list(evidence.waypoint), "then": root})
+        for found in reversed(evidence.rounds):
+            root = self._add({"kind": "precedence", "arcs": self._arcs(found), "then": root})
         if evidence.mirrored:
             root = self._add({"kind": "reverse", "then": root})
         return {"lower_bound": evidence.level, "root": root, "nodes": self.nodes}
+
+    def _part(self) -> int:
+        evidence = self.evidence
+        done = [v for step in evidence.steps for v in step]
+        if evidence.trap is None:
+            return self._steps(self._search(done))
+        if done:
+            # Often the steps are not needed: the same trap may be dear enough from the start.
+            rows = self._exits([], evidence.trap)
+            if rows is not None:
+                return self._trap_node(evidence.trap, rows)
+        return self._steps(self._leaf(evidence.trap, done))
+
+    # -- names
+
+    def _called(self, problem: Problem) -> list[int]:
+        """How the certificate calls the statements of a problem: in the mirror image, i is n - 1 - i."""
+        if self.evidence.mirrored:
+            return [self.evidence.total - 1 - v for v in problem.names]
+        return problem.names
+
+    def _flow(self, cut: Cut, problem: Problem, names: Sequence[int]) -> list[list[Any]]:
+        def label(node: Any) -> Any:
+            if isinstance(node, str):
+                return node
+            if isinstance(node, tuple):
+                return f"{node[0]}{problem.buffer_names[node[1]]}"
+            return names[node]
+
+        return [[label(a), label(b), amount] for a, b, amount in cut.flow or ()]
 
     # -- nodes
 
@@ -106,56 +143,61 @@ class Writer:
         self.nodes.append(node)
         return len(self.nodes) - 1
 
-    def _names(self, statements: Sequence[int]) -> list[int]:
-        return [self.names[v] for v in statements]
-
-    def _flow(self, flow: list[tuple[Any, Any, int]] | None) -> list[list[Any]]:
-        problem = self.problem
-
-        def label(node: Any) -> Any:
-            if isinstance(node, str):
-                return node
-            if isinstance(node, tuple):
-                return f"{node[0]}{problem.buffer_names[node[1]]}"
-            return self.names[node]
-
-        return [[label(a), label(b), amount] for a, b, amount in flow or ()]
-
-    def _bare_trap(self, trap: Trap) -> int | None:
-        """The trap as a leaf without the steps, if every exit is dear enough even so."""
-        between = Between(self.problem, (), self.evidence.births)
-        rows = self._exits(between, trap)
-        return None if rows is None else self._trap_node(trap, rows)
-
     def _leaf(self, trap: Trap, start: Sequence[int]) -> int:
-        rows = self._exits(Between(self.problem, start, self.evidence.births), trap)
+        rows = self._exits(start, trap)
         if rows is None:
             raise ArithmeticError("a trap lost its level between growing and writing")
         return self._trap_node(trap, rows)
 
     def _trap_node(self, trap: Trap, rows: list[dict[str, Any]]) -> int:
-        members = sorted([*self.evidence.waypoint, *self._names(trap.members)])
+        members = sorted([*self.evidence.waypoint, *(self.names[v] for v in trap.members)])
         return self._add({"kind": "forward", "trap": members, "exits": rows})
 
-    def _exits(self, between: Between, trap: Trap) -> list[dict[str, Any]] | None:
+    def _exits(self, start: Sequence[int], trap: Trap) -> list[dict[str, Any]] | None:
+        """All exits of a trap with their flows; None if one is not dear enough from ``start``."""
+        pricer = Pricer(self.problem, self.evidence.births)
+        pricer.move_to(start)
+        state = pricer.state
         rows = []
         for v in trap.exits:
             if self.deadline is not None and monotonic() > self.deadline:
                 raise OutOfTime
-            state = between.state
-            state.advance(between.ancestors(v))
+            state.advance(pricer.ancestors(v))
             undecided = [u for u in trap.members if not state.inside[u]]
-            cut = cheapest_state(self.problem, state, undecided, v, births=between.births, want_flow=True)
-            state.unwind(between.start)
+            cut = cheapest_state(self.problem, state, undecided, v, births=pricer.births, want_flow=True)
+            state.unwind(pricer.start)
             if cut.value < self.evidence.level:
                 return None
-            rows.append({"statement": self.names[v], "flow": self._flow(cut.flow)})
+            rows.append({"statement": self.names[v], "flow": self._flow(cut, self.problem, self.names)})
+        return rows
+
+    def _arcs(self, found: Round) -> list[dict[str, Any]]:
+        if self.evidence.mirrored:
+            found = found.reversed()
+        closure = Closure(found.problem)
+        names = self._called(found.problem)
+        rows = []
+        for arc in found.arcs:
+            if self.deadline is not None and monotonic() > self.deadline:
+                raise OutOfTime
+            lower, upper = closure.interval(arc)
+            cut = closure.cut(arc.at, lower, upper, want_flow=True)
+            if cut.value < self.evidence.level:
+                raise ArithmeticError("an arc lost its level between finding and writing")
+            rows.append(
+                {
+                    "before": names[arc.before],
+                    "after": names[arc.after],
+                    "at": names[arc.at],
+                    "flow": self._flow(cut, found.problem, names),
+                }
+            )
         return rows
 
     def _steps(self, then: int) -> int:
         """Moves and jumps, last first, in front of ``then``."""
         state = State(self.problem)
-        flows = []
+        flows: list[list[list[Any]] | None] = []
         for step in self.evidence.steps:
             if len(step) == 1 and state.step(step[0])[1] <= 0:
                 flows.append(None)
@@ -167,47 +209,45 @@ class Writer:
             state.advance(step)
             if cut.value < state.rest:
                 raise ArithmeticError("a jump does not lead to a state of least rest")
-            flows.append(self._flow(cut.flow))
+            flows.append(self._flow(cut, self.problem, self.names))
         for step, flow in zip(reversed(self.evidence.steps), reversed(flows)):
+            path = [self.names[v] for v in step]
             if flow is None:
-                then = self._add({"kind": "move", "statement": self.names[step[0]], "then": then})
+                then = self._add({"kind": "move", "statement": path[0], "then": then})
             else:
-                then = self._add({"kind": "jump", "path": self._names(step), "flow": flow, "then": then})
+                then = self._add({"kind": "jump", "path": path, "flow": flow, "then": then})
         return then
 
     # -- search
 
     def _search(self, start: Sequence[int]) -> int:
-        """Expand nodes (and traps where they end a branch) that refute the budget from a state."""
-        problem, budget = self.problem, self.budget
+        """Refute the budget from a state by trying every statement, with traps where they end a branch."""
+        problem, budget = self.problem, self.evidence.level - 1
         state = State(problem)
         state.advance(start)
+        pricer = Pricer(problem, self.evidence.births)
         done: dict[int, int] = {}
         mask = 0
-        # Frames: [depth, mask on opening, moves taken since the parent, children {name: node}, todo]
+        # Frames: depth and mask on opening, safe moves taken since the parent, children so far, still to be tried.
         frames: list[tuple[int, int, list[int], dict[str, int | None], list[int]]] = []
-        result: int | None = None
-
         while True:
-            # Arriving at a state by a child or at the root.
-            origin_mask = mask
             moves: list[int] = []
-            again = True
-            while again:
-                again = False
+            moved = True
+            while moved:
+                moved = False
                 for v in list(state.ready):
                     mem, change = state.step(v)
                     if mem <= budget and change <= 0:
                         state.push(v)
                         mask |= 1 << v
                         moves.append(v)
-                        again = True
+                        moved = True
             if len(state.path) == len(problem):
                 raise ArithmeticError("the search to be written out found an order within the refuted budget")
             result = done.get(mask)
             if result is None:
-                trap = self._try_trap(state)
-                if trap is not None:
+                trap = self._try_trap(state, pricer, budget)
+                if trap.exits:
                     result = done[mask] = self._leaf(trap, list(state.path))
             if result is None:
                 children: dict[str, int | None] = {}
@@ -218,12 +258,10 @@ class Writer:
                     else:
                         todo.append(v)
                 frames.append((len(state.path), mask, moves, children, todo))
-                moves = []
             else:
                 result = self._moves(moves, result)
-            # Climb until a frame has something left to do.
             while frames:
-                depth, here, before, children, todo = frames[-1]
+                depth, here, moves, children, todo = frames[-1]
                 state.unwind(depth)
                 if result is not None:
                     children[str(self.names[todo.pop()])] = result
@@ -233,34 +271,24 @@ class Writer:
                     state.push(todo[-1])
                     break
                 frames.pop()
-                result = done[here] = self._add({"kind": "expand", "children": children})
-                result = self._moves(before, result)
+                done[here] = self._add({"kind": "expand", "children": children})
+                result = self._moves(moves, done[here])
             else:
                 assert result is not None
                 return result
-            del origin_mask
 
     def _moves(self, moves: Sequence[int], then: int) -> int:
         for v in reversed(moves):
             then = self._add({"kind": "move", "statement": self.names[v], "then": then})
         return then
 
-    def _try_trap(self, state: State) -> Trap | None:
-        if self.deadline is not None and monotonic() > self.deadline:
-            raise OutOfTime
-        trap = forward_trap(
-            self.problem,
-            self.budget,
-            start=list(state.path),
-            raising=False,
-            births=self.evidence.births,
-            limit=300,
-            deadline=self.deadline,
+    def _try_trap(self, state: State, pricer: Pricer, budget: int) -> Trap:
+        return forward_trap(
+            self.problem, budget, state=state, pricer=pricer, raising=False, limit=300, deadline=self.deadline
         )
-        return trap if trap.closed and trap.exits else None
 
 
-def floor_evidence(problem: Problem, total: int, waypoint: tuple[int, ...], v: int, births: Births) -> Evidence:
+def statement_trap(problem: Problem, v: int, level: int) -> Trap:
     """The statement ``v`` alone: the trap of everything that does not follow it, with v as its only exit."""
     after = {v}
     stack = [v]
@@ -269,5 +297,4 @@ def floor_evidence(problem: Problem, total: int, waypoint: tuple[int, ...], v: i
             if w not in after:
                 after.add(w)
                 stack.append(w)
-    members = tuple(u for u in range(len(problem)) if u not in after)
-    return Evidence(problem.floor[v], problem, total, waypoint, trap=Trap(problem.floor[v], members, (v,)), births=births)
+    return Trap(level, tuple(u for u in range(len(problem)) if u not in after), (v,))

@@ -6,50 +6,46 @@ from time import monotonic
 
 from peakmem.problem import Problem, State
 
+Path = tuple[int, "Path"] | None
 
-def beam(problem: Problem, width: int, ceiling: int, deadline: float | None = None) -> tuple[list[int], int]:
+
+def beam(problem: Problem, width: int, ceiling: int, deadline: float | None = None) -> list[int]:
     """An order of peak at most ``ceiling`` by beam search, or an empty one.
 
-    At each length the ``width`` states of least (peak so far, rest) are kept; equal states are merged. O(width x n x
+    At each length the ``width`` states of least ``rest`` are kept; equal states are merged. O(width x n x
     ready statements).
     """
     n = len(problem)
-    # A layer: mask -> (peak so far, rest, order as linked list)
-    start = State(problem)
-    layer: dict[int, tuple[int, int, tuple[object, ...] | None]] = {0: (start.rest, start.rest, None)}
+    # A layer: mask -> (rest, order as linked list)
+    state = State(problem)
+    layer: dict[int, tuple[int, Path]] = {0: (state.rest, None)}
     for depth in range(n):
-        following: dict[int, tuple[int, int, tuple[object, ...] | None]] = {}
+        following: dict[int, tuple[int, Path]] = {}
         if deadline is not None and not depth & 7 and monotonic() > deadline:
-            return [], 0
-        for mask, (peak, _, path) in layer.items():
-            _goto(start, path)
-            for v in start.ready:
-                mem, change = start.step(v)
-                if mem > ceiling:
-                    continue
-                key = mask | 1 << v
-                entry = (max(peak, mem), start.rest + change, (v, path))
-                old = following.get(key)
-                if old is None or entry[:2] < old[:2]:
-                    following[key] = entry
+            return []
+        for mask, (_, path) in layer.items():
+            _goto(state, path)
+            for v in state.ready:
+                mem, change = state.step(v)
+                if mem <= ceiling:
+                    following.setdefault(mask | 1 << v, (state.rest + change, (v, path)))
         if not following:
-            return [], 0
-        best = sorted(following.items(), key=lambda item: (item[1][0], item[1][1], item[0]))[:width]
-        layer = dict(best)
-    ((peak, _, path),) = layer.values()
-    return _unlink(path), peak
+            return []
+        layer = dict(sorted(following.items(), key=lambda item: (item[1][0], item[0]))[:width])
+    ((_, path),) = layer.values()
+    return _unlink(path)
 
 
-def _unlink(path: tuple[object, ...] | None) -> list[int]:
+def _unlink(path: Path) -> list[int]:
     order: list[int] = []
     while path is not None:
-        v, path = path  # type: ignore[assignment,misc]
-        order.append(v)  # type: ignore[arg-type]
+        order.append(path[0])
+        path = path[1]
     order.reverse()
     return order
 
 
-def _goto(state: State, path: tuple[object, ...] | None) -> None:
+def _goto(state: State, path: Path) -> None:
     order = _unlink(path)
     common = 0
     for a, b in zip(order, state.path):

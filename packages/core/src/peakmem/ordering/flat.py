@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
 
-from peakmem.bounds import OutOfTime, forward_trap
+from peakmem.bounds import Births, OutOfTime, Trap, forward_trap
 from peakmem.cuts import births_of
 from peakmem.frontend import Progress
 from peakmem.ordering.beam import beam
 from peakmem.ordering.closest import closest
 from peakmem.ordering.descent import descend
-from peakmem.problem import Problem, waypoints
-from peakmem.proof import Births, Evidence, floor_evidence
+from peakmem.precedence import Round, find_arcs, strengthen
+from peakmem.problem import Problem, State, waypoints
+from peakmem.proof import Evidence, statement_trap
+from peakmem.rules import ALL, Rules
 
-EFFORTS = (0, 1, 2, 3, 4)
-"""How hard the walk may search at each round; see `peakmem.ordering.descent.descend`."""
+EFFORTS = 5
+"""Rounds of the portfolio; each searches ten times as long as the one before."""
 
 
 @dataclass
@@ -24,64 +26,57 @@ class Part:
     """A part between two waypoints, and what is known about it."""
 
     problem: Problem
-    before: range
-    after: range
+    before: int
+    after: int
     given: int
     best: list[int]
     peak: int
-    bound: int
     births: Births = None
     mirror: Problem | None = None
     mirror_births: Births = None
 
-    def sides(self) -> tuple[Problem, Problem]:
+    def side(self, mirrored: bool) -> tuple[Problem, Births]:
+        """The part or its mirror image, with its births."""
         if self.mirror is None:
-            self.births = births_of(self.problem)
             self.mirror = self.problem.reversed()
-            self.mirror_births = births_of(self.mirror)
-        return self.problem, self.mirror
+            self.births, self.mirror_births = births_of(self.problem), births_of(self.mirror)
+        return (self.mirror, self.mirror_births) if mirrored else (self.problem, self.births)
 
 
 @dataclass
 class Flat:
-    """Outcome for one program: the order, the bound and the evidence for it (best first)."""
+    """Outcome for one program: the order, the bound and the evidence for it, best and lightest first."""
 
     order: list[int]
     peak: int
     bound: int
     evidence: list[Evidence]
-    resident: tuple[int, int]
-    """Bytes resident at entry and at the end: bounds that need no flow."""
 
 
 class Solver:
     """Orders one `Problem`; anytime."""
 
-    def __init__(self, problem: Problem, deadline: float | None, progress: Progress | None) -> None:
+    def __init__(
+        self, problem: Problem, deadline: float | None = None, progress: Progress | None = None, rules: Rules = ALL
+    ) -> None:
         self.problem = problem
         self.deadline = deadline
         self.progress = progress
-        self.evidence: list[Evidence] = []
-        self.resident = (problem.entry_bytes, problem.exit_bytes)
-        self.bound = max(self.resident)
+        self.rules = rules
+        self.bound = problem.entry_bytes
+        self.evidence = [Evidence(self.bound, problem, len(problem), entry=True)]
         n = len(problem)
-        cuts = waypoints(problem)
-        self.parts = []
-        floor_part, floor_at, floor = None, 0, -1
+        cuts = waypoints(problem) if rules.waypoints else sorted({0, n})
+        self.parts: list[Part] = []
         for k, part in enumerate(problem.parts(cuts)):
-            start, stop = cuts[k], cuts[k + 1]
-            given = part.order_peak(range(len(part))) if len(part) > 1 else part.floor[0]
-            top = max(range(len(part)), key=part.floor.__getitem__)
-            self.parts.append(
-                Part(part, range(start), range(stop, n), given, list(range(len(part))), given, part.floor[top])
-            )
-            if part.floor[top] > floor:
-                floor_part, floor_at, floor = self.parts[-1], top, part.floor[top]
-        if floor_part is not None:
-            self.bound = max(self.bound, floor)
-            self.evidence.append(
-                floor_evidence(floor_part.problem, n, tuple(floor_part.before), floor_at, None)
-            )
+            given = part.order_peak(range(len(part)))
+            self.parts.append(Part(part, cuts[k], n - cuts[k + 1], given, list(range(len(part))), given))
+        if self.parts:
+            hot = max(self.parts, key=lambda p: max(p.problem.floor))
+            floor = max(hot.problem.floor)
+            if floor > self.bound:
+                trap = statement_trap(hot.problem, hot.problem.floor.index(floor), floor)
+                self._raise(hot, False, floor, trap=trap)
 
     @property
     def peak(self) -> int:
@@ -89,75 +84,178 @@ class Solver:
 
     def run(self) -> bool:
         """Improve until bound and peak meet; False when the time was up or the efforts ended before."""
-        for effort in EFFORTS:
-            for mirrored in (False, True):
-                for part in sorted(self.parts, key=lambda p: -p.peak):
-                    if part.peak > self.bound:
-                        self._walk(part, mirrored, effort)
-                        if self._late():
-                            return self.peak <= self.bound
-            if self.peak <= self.bound:
-                return True
-            if effort == 1:
-                for part in self.parts:
-                    if part.peak > self.bound:
-                        self._beam(part, 64)
+        for effort in range(EFFORTS):
+            for mirrored in (False, True) if self.rules.mirror else (False,):
+                for part in self._open():
+                    self._walk(part, mirrored, effort)
+            if self.rules.beam and effort in (1, 3):
+                for part in self._open():
+                    self._beam(part, 16 if effort == 1 else 256)
+            if self.rules.precedence and effort >= 1:
+                for part in self._open():
+                    self._propagate(part, effort)
+            if self.peak <= self.bound or self._late():
+                break
         return self.peak <= self.bound
+
+    def _open(self) -> list[Part]:
+        """Parts whose best peak exceeds the bound, worst first; none when the time is up."""
+        if self._late():
+            return []
+        return sorted((p for p in self.parts if p.peak > self.bound), key=lambda p: -p.peak)
 
     def _late(self) -> bool:
         return self.deadline is not None and monotonic() > self.deadline
 
+    # -- what is tried on a part
+
     def _walk(self, part: Part, mirrored: bool, effort: int) -> None:
-        problem = part.sides()[mirrored]
-        births = part.mirror_births if mirrored else part.births
-        total = len(self.problem)
-        waypoint = tuple(range(len(part.after) if mirrored else len(part.before)))
-        if effort == 0:
-            # A trap from the very start makes the smallest certificate; it is worth a look before any search.
-            trap = self._trap(problem, births)
-            if trap is not None and trap.exits and trap.level > self.bound:
-                self._raise(Evidence(trap.level, problem, total, waypoint, mirrored, trap=trap, births=births))
-        if part.peak <= self.bound:
-            return
+        problem, births = part.side(mirrored)
+        if effort == 0 and self.rules.start_traps:
+            # A trap from the very start makes the smallest certificate.
+            try:
+                trap = forward_trap(problem, self.bound, births=births, deadline=self.deadline, rules=self.rules)
+            except OutOfTime:
+                return
+            if trap.exits:
+                self._raise(part, mirrored, trap.level, trap=trap, births=births)
+            if part.peak <= self.bound:
+                return
         walk = descend(
-            problem, self.bound, ceiling=part.peak - 1, effort=effort, deadline=self.deadline, births=births
+            problem,
+            self.bound,
+            ceiling=part.peak - 1,
+            effort=effort,
+            deadline=self.deadline,
+            births=births,
+            rules=self.rules,
         )
         if walk.stop is not None and walk.bound > self.bound:
-            stop = walk.stop
-            self._raise(Evidence(stop.level, problem, total, waypoint, mirrored, stop.steps, stop.trap, births))
-        if walk.order and walk.peak < part.peak:
-            n = len(problem)
-            part.best = [n - 1 - v for v in reversed(walk.order)] if mirrored else walk.order
-            part.peak = walk.peak
-            self._say()
-
-    def _trap(self, problem: Problem, births: Births):  # type: ignore[no-untyped-def]
-        try:
-            return forward_trap(problem, self.bound, births=births, deadline=self.deadline)
-        except OutOfTime:
-            return None
+            self._raise(part, mirrored, walk.bound, steps=walk.stop.steps, trap=walk.stop.trap, births=births)
+        if walk.order:
+            self._improve(part, mirrored, walk.order)
 
     def _beam(self, part: Part, width: int) -> None:
-        for mirrored in (False, True):
-            problem = part.sides()[mirrored]
-            order, peak = beam(problem, width, part.peak - 1, self.deadline)
-            if order and peak < part.peak:
-                n = len(problem)
-                part.best = [n - 1 - v for v in reversed(order)] if mirrored else order
-                part.peak = peak
-                self._say()
+        for mirrored in (False, True) if self.rules.mirror else (False,):
+            while part.peak > self.bound:
+                order = beam(part.side(mirrored)[0], width, part.peak - 1, self.deadline)
+                if not order or not self._improve(part, mirrored, order):
+                    break
 
-    def _raise(self, evidence: Evidence) -> None:
-        self.bound = evidence.level
-        self.evidence.append(evidence)
+    def _propagate(self, part: Part, effort: int) -> None:
+        """Try to refute ``part.peak - 1``, or find an order within it, with the precedences that it forces."""
+        budget = part.peak - 1
+        problem = part.problem
+        rounds: list[Round] = []
+        wanted = 8 * 4**effort
+        try:
+            while part.peak > self.bound:
+                # Statements that are dear in the best order are the ones that force others.
+                rank = self._by_memory(problem, part.best)
+                found = find_arcs(problem, budget, rank[:wanted], self.deadline)
+                if found.dear is not None:
+                    trap = statement_trap(problem, found.dear, budget + 1)
+                    self._refute(part, False, problem, rounds, trap=trap)
+                    return
+                if not found.arcs:
+                    break
+                rounds.append(found)
+                stronger = strengthen(problem, found.arcs)
+                if isinstance(stronger, list):
+                    self._refute(part, False, problem, rounds, cycle=tuple(stronger))
+                    return
+                problem = stronger
+                for mirrored in (False, True) if self.rules.mirror else (False,):
+                    side = problem.reversed() if mirrored else problem
+                    trap = forward_trap(
+                        side, budget, births=births_of(side), raising=False, deadline=self.deadline, rules=self.rules
+                    )
+                    if trap.exits:
+                        self._refute(part, mirrored, side, rounds, trap=trap)
+                        return
+            if not rounds:
+                return
+            for mirrored in (False, True) if self.rules.mirror else (False,):
+                side = problem.reversed() if mirrored else problem
+                births = births_of(side)
+                walk = descend(
+                    side,
+                    budget,
+                    ceiling=budget,
+                    effort=effort,
+                    deadline=self.deadline,
+                    births=births,
+                    rules=self.rules,
+                )
+                if walk.stop is not None:
+                    self._refute(part, mirrored, side, rounds, steps=walk.stop.steps, trap=walk.stop.trap)
+                    return
+                if walk.order:
+                    part.best = [side.names[v] - part.before for v in walk.order]
+                    if mirrored:
+                        part.best.reverse()
+                    part.peak = part.problem.order_peak(part.best)
+                    self._say()
+                    return
+        except OutOfTime:
+            return
+
+    @staticmethod
+    def _by_memory(problem: Problem, best: Sequence[int]) -> list[int]:
+        """Statements of a strengthened problem, dearest first (in the given order of that problem)."""
+        del best
+        state = State(problem)
+        memory = []
+        for v in range(len(problem)):
+            memory.append((-state.mem(v), v))
+            state.push(v)
+        return [v for _, v in sorted(memory)]
+
+    # -- what comes of it
+
+    def _refute(self, part: Part, mirrored: bool, problem: Problem, rounds: list[Round], **why: object) -> None:
+        trap = why.get("trap")
+        level = part.peak
+        if isinstance(trap, Trap):
+            why["trap"] = Trap(level, trap.members, trap.exits, cuts=trap.cuts)
+        self._raise(
+            part, mirrored, level, problem=problem, rounds=tuple(rounds), births=births_of(problem), **why
+        )
+
+    def _raise(
+        self, part: Part, mirrored: bool, level: int, *, problem: Problem | None = None, **why: object
+    ) -> None:
+        if level <= self.bound:
+            return
+        self.bound = level
+        self.evidence.append(
+            Evidence(
+                level,
+                part.side(mirrored)[0] if problem is None else problem,
+                len(self.problem),
+                tuple(range(part.after if mirrored else part.before)),
+                mirrored,
+                **why,  # type: ignore[arg-type]
+            )
+        )
         self._say()
+
+    def _improve(self, part: Part, mirrored: bool, order: Sequence[int]) -> bool:
+        n = len(part.problem)
+        order = [n - 1 - v for v in reversed(order)] if mirrored else list(order)
+        peak = part.problem.order_peak(order)
+        if peak >= part.peak:
+            return False
+        part.best, part.peak = order, peak
+        self._say()
+        return True
 
     def _say(self) -> None:
         if self.progress is not None:
             self.progress(f"ordering: lower bound {self.bound:,} B, best peak {self.peak:,} B")
 
     def result(self) -> Flat:
-        """The best order, parts that need no change unchanged."""
+        """The best order, with every part that need not change left as given."""
         peak = self.peak
         order: list[int] = []
         for part in self.parts:
@@ -165,6 +263,5 @@ class Solver:
                 local: Sequence[int] = range(len(part.problem))
             else:
                 local = closest(part.problem, part.best, peak, self.deadline)
-            order.extend(len(part.before) + v for v in local)
-        ranked = sorted(self.evidence, key=lambda e: (-e.level, e.weight))
-        return Flat(order, peak, self.bound, ranked, self.resident)
+            order.extend(part.before + v for v in local)
+        return Flat(order, peak, self.bound, sorted(self.evidence, key=lambda e: (-e.level, e.weight)))
