@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -50,6 +51,18 @@ def kept_and(n: int, *, chain: bool = False) -> Program:
         (Buffer("kept", 9, "input", True), *(Buffer(f"x{i}", 1) for i in range(n))),
         tuple(Statement(f"s{i}", writes=(i + 1,), dependences=(i - 1,) if chain and i else ()) for i in range(n)),
     )
+
+
+@cache
+def flows() -> list[tuple[Program, dict[str, Any], tuple[Any, ...]]]:
+    """Certificates with the places of their flows that are not empty."""
+    found = []
+    for i, program in programs(8, 60, range(8, 13), tangled=True):
+        document = made(program, random.Random(i), ("forward", "backward"))
+        for path in leaves(document):
+            if path and path[-1] == "flow" and replaced(document, path, lambda c, k: c.__setitem__(k, [])) != document:
+                found.append((program, document, path))
+    return found
 
 
 def samples(
@@ -265,6 +278,31 @@ class TestRefuses:
                         with pytest.raises(Refused):
                             check(program, mutated)
         assert changed > 100
+
+    @pytest.mark.parametrize(
+        ("change", "says"),
+        [
+            (lambda flow: [[a, b, 1000 * x] for a, b, x in flow], "over a capacity"),
+            (lambda flow: [*flow, flow[0]], "repeats the arc"),
+            (lambda flow: [[a, b, -x] for a, b, x in flow], "positive whole number"),
+            (lambda flow: [[a, b, 0] for a, b, _ in flow], "positive whole number"),
+            (lambda flow: [row[:2] for row in flow], r"must be \[from, to, amount\]"),
+            (lambda flow: [[b, a, x] for a, b, x in flow], "uses an arc"),
+            (lambda flow: [[a, "t", x] if a == "s" else [a, b, x] for a, b, x in flow], "uses an arc"),
+            (lambda flow: [[None, b, x] for _, b, x in flow], "between nodes"),
+            (lambda flow: [[a, True, x] for a, _, x in flow], "between nodes"),
+            (lambda flow: [row for row in flow if row[1] != "t"], "not conserved"),
+            (lambda flow: [row for row in flow if row[0] != "s"], "not conserved"),
+        ],
+    )
+    def test_whole_flows(self, change: Any, says: str) -> None:
+        """Each way a flow can be wrong."""
+        found = flows()
+        assert len(found) > 20
+        for program, document, path in found:
+            mutated = replaced(document, path, lambda c, k: c.__setitem__(k, change(c[k])))
+            with pytest.raises(Refused, match=says):
+                check(program, mutated)
 
     @pytest.mark.parametrize(
         ("field", "value", "says"),
