@@ -76,7 +76,7 @@ def cheapest_state(
     One maximum flow (OR-tools push-relabel) on nodes for undecided statements and the buffers they touch. A buffer that
     no undecided statement touches costs the same at every state.
     """
-    size, touchers, pinned, touched = problem.size, problem.touchers, problem.pinned, problem.touched
+    size, touchers, touched = problem.size, problem.touchers, problem.touched
     born, remaining = lower.born, lower.remaining
     own = frozenset(touched[v]) if v is not None else frozenset()
     constant = lower.rest + (problem.workspace[v] if v is not None else 0)

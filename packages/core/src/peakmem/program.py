@@ -28,7 +28,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from peakmem.errors import InputError
 
@@ -412,7 +412,7 @@ class _Reader:
                 raise self.fail(place, f"'kind' must be one of {', '.join(KINDS)}, not {kind!r}")
             pinned = self.flag(row, "pinned", place, kind == "output")
             buffer_ids[name] = i
-            buffers.append(Buffer(name, self.number(row, "bytes", place), cast(Kind, kind), pinned))
+            buffers.append(Buffer(name, self.number(row, "bytes", place), kind, pinned))
         statements: list[Statement] = []
         ids: dict[str, int] = {}
         rows = self.rows(document, "statements", "top")

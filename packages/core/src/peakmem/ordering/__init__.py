@@ -161,11 +161,6 @@ def _prove(flat: Flat, deadline: float | None) -> tuple[dict[str, Any] | None, i
     from peakmem.bounds import OutOfTime
     from peakmem.proof import TooLarge, Writer
 
-    if not flat.evidence or flat.evidence[0].level < flat.bound:  # the bound is what is resident at entry or at the end
-        nodes: list[dict[str, Any]] = [{"kind": "entry"}]
-        if flat.resident[0] < flat.bound:
-            nodes.append({"kind": "reverse", "then": 0})
-        return {"lower_bound": flat.bound, "root": len(nodes) - 1, "nodes": nodes}, 0
     failed = 0
     for evidence in flat.evidence:
         # What the search proved in time deserves to be written out, so the deadline is stretched once.

@@ -63,9 +63,10 @@ class Solver:
         self.deadline = deadline
         self.progress = progress
         self.rules = rules
-        self.bound = problem.entry_bytes
-        self.evidence = [Evidence(self.bound, problem, len(problem), entry=True)]
         n = len(problem)
+        start, end = problem.entry_bytes, problem.exit_bytes
+        self.bound = max(start, end)
+        self.evidence = [Evidence(self.bound, problem, n, mirrored=end > start, entry=True)]
         cuts = waypoints(problem) if rules.waypoints else sorted({0, n})
         self.parts: list[Part] = []
         for k, part in enumerate(problem.parts(cuts)):
