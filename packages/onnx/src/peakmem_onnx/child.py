@@ -72,24 +72,17 @@ def compile_model(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe(job: dict[str, Any]) -> dict[str, Any]:
-    """Types of all values and their shapes as the planner knows them; every value is an output of ``job["model"]``."""
-    options = options_for(job)
-    options.optimized_model_filepath = job["model"] + ".saved"
-    session = open_session(Path(job["model"]).read_bytes(), options)
-    values = {
-        value.name: {"type": value.type, "planned": None if value.shape is None else list(value.shape)}
-        for value in (*session.get_inputs(), *session.get_outputs())
-    }
-    if any(row["planned"] == [] for row in values.values()):
-        # Python is told [] for a scalar and for a value of unknown rank alike; the saved model tells them apart.
-        from peakmem_onnx.protos import import_onnx
+    """Types of all values and their shapes as the planner knows them; every value is an output of ``job["model"]``.
 
-        saved = import_onnx().ModelProto()
-        saved.ParseFromString(Path(options.optimized_model_filepath).read_bytes())
-        for value in (*saved.graph.input, *saved.graph.output):
-            if value.name in values and not value.type.tensor_type.HasField("shape"):
-                values[value.name]["planned"] = None
-    return {"values": values}
+    A scalar and a value of unknown rank both come as ``[]``.
+    """
+    session = open_session(Path(job["model"]).read_bytes(), options_for(job))
+    return {
+        "values": {
+            value.name: {"type": value.type, "planned": None if value.shape is None else list(value.shape)}
+            for value in (*session.get_inputs(), *session.get_outputs())
+        }
+    }
 
 
 def statistics(job: dict[str, Any]) -> dict[str, Any]:

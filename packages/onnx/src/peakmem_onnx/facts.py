@@ -166,6 +166,8 @@ def _merge(
         planned = None
         if row is not None and row["planned"] is not None:
             planned = tuple("" if d is None else d for d in row["planned"])
+            if planned == () and (name not in exact or exact[name][1] != ()):
+                planned = None  # told as a scalar, but it may be of unknown rank (see `child.describe`)
         shape = exact[name][1] if name in exact else planned
         if shape is not None and all(isinstance(d, int) for d in shape):
             found[name] = Value(kind, planned, tuple(int(d) for d in shape))
