@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from peakmem.errors import InputError
 
-from peakmem_tflite.arena import allocations, simulate
+from peakmem_tflite.arena import Allocation, allocations, simulate
 from peakmem_tflite.effects import tokens
 from peakmem_tflite.graph import CONTROL_FLOW, PLAN_NAME, Graph
 from peakmem_tflite.reader import read
@@ -102,7 +102,7 @@ def _placement(new: Graph, target: str) -> None:
     """Walk the execution step by step, note what each step needs resident, and compare the places pair by pair."""
     buffers = allocations(new, target)
     size, offsets = simulate(buffers, new.plan)
-    index = {(b.tensor if b.tensor >= 0 else (b.subgraph, b.operator, i)): i for i, b in enumerate(buffers)}
+    index = {b.tensor: i for i, b in enumerate(buffers) if b.tensor >= 0}
     scratch: dict[tuple[int, int], list[int]] = {}
     for i, b in enumerate(buffers):
         if b.tensor < 0:
@@ -150,10 +150,7 @@ def _placement(new: Graph, target: str) -> None:
                 raise _refuse(f"{_label(new, buffers[i])} and {_label(new, buffers[j])} overlap in the arena")
 
 
-def _label(graph: Graph, buffer: object) -> str:
-    from peakmem_tflite.arena import Allocation
-
-    assert isinstance(buffer, Allocation)
+def _label(graph: Graph, buffer: Allocation) -> str:
     if buffer.tensor < 0:
         return f"scratch of operator {buffer.operator} in subgraph {buffer.subgraph}"
     t = buffer.tensor - graph.bases[buffer.subgraph]

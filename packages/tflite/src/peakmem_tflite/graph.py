@@ -120,14 +120,12 @@ class Graph:
     metadata : tuple of Metadata
     external : tuple of int
         Positions of 64-bit offsets, counted from the start of the file, to data outside the flatbuffer.
-    notes : tuple of str
     """
 
     data: bytes
     subgraphs: tuple[Subgraph, ...]
     metadata: tuple[Metadata, ...]
     external: tuple[int, ...] = ()
-    notes: tuple[str, ...] = ()
 
     @cached_property
     def bases(self) -> tuple[int, ...]:

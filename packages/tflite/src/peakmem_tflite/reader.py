@@ -77,8 +77,7 @@ def _model(flat: Flat) -> Graph:
     tables = root.children(2, "subgraph")
     if not tables:
         raise InputError(f"{where}: has no subgraph; convert the model anew")
-    notes: list[str] = []
-    subgraphs = tuple(_subgraph(flat, k, t, codes, buffers, len(tables), external, notes) for k, t in enumerate(tables))
+    subgraphs = tuple(_subgraph(flat, k, t, codes, buffers, len(tables), external) for k, t in enumerate(tables))
     _check_calls(where, subgraphs)
     spans = sorted((s.vector, s.vector + 4 * len(s.operators)) for s in subgraphs if s.operators)
     if any(a[1] > b[0] for a, b in pairwise(spans)):
@@ -89,7 +88,7 @@ def _model(flat: Flat) -> Graph:
         if buffer >= len(buffers):
             raise flat.fail(f"{table.what} refers to buffer {buffer} of {len(buffers)}")
         metadata.append(Metadata(table.text(0, table.what), buffer, *buffers[buffer]))
-    graph = Graph(flat.data, subgraphs, tuple(metadata), tuple(sorted(set(external))), tuple(notes))
+    graph = Graph(flat.data, subgraphs, tuple(metadata), tuple(sorted(set(external))))
     _check_plan(flat, graph)
     return graph
 
@@ -120,10 +119,9 @@ def _subgraph(
     buffers: list[tuple[int, int]],
     subgraph_count: int,
     external: list[int],
-    notes: list[str],
 ) -> Subgraph:
     place = f"subgraph {index}"
-    tensors = tuple(_tensor(flat, place, t, buffers, notes) for t in table.children(0, f"{place}, tensor"))
+    tensors = tuple(_tensor(flat, t, buffers) for t in table.children(0, f"{place}, tensor"))
 
     def indices(owner: Table, slot: int, what: str, optional: bool = False) -> tuple[int, ...]:
         values = owner.ints(slot, what)
@@ -194,7 +192,7 @@ def _detections(row: Table) -> tuple[int, int] | None:
     return (most, classes) if 0 <= most < 2**31 and 0 <= classes < 2**31 else None
 
 
-def _tensor(flat: Flat, place: str, table: Table, buffers: list[tuple[int, int]], notes: list[str]) -> Tensor:
+def _tensor(flat: Flat, table: Table, buffers: list[tuple[int, int]]) -> Tensor:
     shape = table.ints(0, f"{table.what}, shape")
     code = table.scalar(1, "b")
     name = table.text(3, table.what)
@@ -220,10 +218,6 @@ def _tensor(flat: Flat, place: str, table: Table, buffers: list[tuple[int, int]]
         size *= extent
         if size >= 2**63:
             raise flat.fail(f"{table.what} ({name!r}): shape {list(shape)} takes 2^63 bytes or more")
-    if any(extent < 0 for extent in table.ints(7, f"{table.what}, shape signature")) and not constant:
-        note = "some shapes are declared dynamic; the sizes in the file are used, and resizing a tensor voids the plan"
-        if note not in notes:
-            notes.append(note)
     return Tensor(name, shape, kind, size, buffer, constant, bool(table.scalar(5, "B")))
 
 

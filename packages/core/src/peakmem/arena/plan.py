@@ -8,7 +8,6 @@ from peakmem.arena.exact import exact_offsets
 from peakmem.arena.greedy import arena_size, greedy_portfolio, improve
 from peakmem.arena.items import Item, Placement, check_placement, liveness_peak
 
-
 MOST_PAIRS = 10_000
 """With more pairs of items resident together the exact solver is not tried: it would end with nothing after long."""
 
