@@ -25,9 +25,8 @@ def torch() -> Any:
         pytest.skip("torch is not installed (pip install 'peakmem-inductor[torch]')")
     if not (shutil.which("g++") or shutil.which("c++")):
         pytest.skip("no C++ compiler: Inductor cannot compile here")
-    import torch
-
     import peakmem_inductor
+    import torch
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -87,14 +86,13 @@ def backend_of_orders(checks: list[dict[str, Any]], orders: int = 3) -> Any:
     import functools
 
     import torch
-    from torch._inductor import compile_fx as module
-
     from peakmem_inductor import backend
     from peakmem_inductor.arguments import Watch, copies, differing_storage, first_difference
     from peakmem_inductor.dispatch import Candidate, owned
     from peakmem_inductor.graph import build_graph, simulate
     from peakmem_inductor.record import measure, record_profile
     from peakmem_inductor.wrapper import parse_wrapper
+    from torch._inductor import compile_fx as module
 
     def receive(loaded: Any, path: Any) -> None:
         original = loaded.call

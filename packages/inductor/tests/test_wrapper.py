@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from peakmem.errors import InputError
-
 from peakmem_inductor.graph import build_graph, simulate
 from peakmem_inductor.profile import Layout, Profile, profile_path, read_profile
 from peakmem_inductor.regions import Region, overlap
@@ -118,7 +117,7 @@ def test_a_reuse_that_is_read_shares_storage_and_one_that_is_only_written_is_fre
 
 def test_emitted_text_allocates_late_and_deletes_early() -> None:
     graph = program_of(CHAIN)
-    body = [f for f in parse_wrapper(graph.emit((0, 1, 2, 3))).forms]
+    body = parse_wrapper(graph.emit((0, 1, 2, 3))).forms
     kinds = [(f.kind, f.defines or f.deletes) for f in body if f.kind in ("allocation", "delete")]
     assert kinds == [
         ("allocation", ("buf0",)), ("allocation", ("buf1",)), ("delete", ("arg0_1",)),

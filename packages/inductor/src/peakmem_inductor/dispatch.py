@@ -148,6 +148,11 @@ class Dispatcher:
         after_state = torch.get_rng_state()
         try:
             row.before = profile.measured_peak
+            folder = self.options.dump or dump_folder
+            if folder is not None:
+                from peakmem_inductor.dumping import write_dump
+
+                write_dump(folder, row.name, wrapper, profile)
             found = self._search(wrapper, profile, result, backup, keep, state)
             self._decide(key, row, found, result, watch, backup, keep, state)
         except PeakmemError as error:
@@ -227,11 +232,6 @@ class Dispatcher:
         row.statements = len(found.graph.program)
         row.bound, row.after, row.certified = found.bound, found.after, found.certified
         row.data_dependent = found.graph.data_dependent
-        folder = self.options.dump or dump_folder
-        if folder is not None:
-            from peakmem_inductor.dumping import write_dump
-
-            write_dump(folder, row.name, found.wrapper, found.profile)
         if row.before is not None and found.after >= row.before:
             row.state, row.after, row.measured = "kept", row.before, row.before
             row.certified = row.certified and row.before == found.bound
