@@ -238,6 +238,39 @@ def test_nothing_is_rerun_from_a_source_that_was_overwritten() -> None:
     assert unit.deadline == 2
 
 
+def test_who_rewrites_a_copy_waits_for_all_its_readers_in_the_same_row() -> None:
+    program = Program(
+        (Buffer("x", 1, "input", True), Buffer("b", 5), Buffer("c", 3), Buffer("y", 1, "output", True)),
+        (
+            Statement("first", "Fill", (0,), (1, 2), ()),
+            Statement("second", "Mix", (1, 2), (1,), (0,)),
+            Statement("third", "Relu", (2,), (2,), (1,)),
+            Statement("end", "Add", (1, 2), (3,), (1, 2)),
+        ),
+    )
+    problem = Problem(program, tuple(range(4)))
+    row = next(i for i, u in enumerate(problem.units) if u.members == (0, 1))
+    enlarged = expand(make_plan(problem, [(2, row)])).program
+    names = [s.name for s in enlarged.statements]
+    assert names == ["first", "second", "first#2", "second#2", "third", "end"]
+    assert {names[d] for d in enlarged.statements[4].dependences} >= {"first#2", "second#2"}
+
+
+def test_a_part_that_somebody_else_wrote_cannot_be_brought_back() -> None:
+    """``second`` reads an output that ``outside`` and ``first`` have filled; ``first`` and ``second`` share ``b``."""
+    program = Program(
+        (Buffer("x", 1, "input", True), Buffer("b", 5), Buffer("c", 3, "output", True), Buffer("y", 1, "output", True)),
+        (
+            Statement("outside", "Fill", (0,), (2,), ()),
+            Statement("first", "Fill", (0,), (1, 2), (0,)),
+            Statement("second", "Mix", (1, 2), (1,), (1,)),
+            Statement("end", "Add", (1,), (3,), (2,)),
+        ),
+    )
+    units = Problem(program, tuple(range(4))).units
+    assert [u.members for u in units] == [(1,)]
+
+
 def test_units_that_need_each_other_do_not_run_in_a_row() -> None:
     """``a`` and ``b`` each have two writers, and the second writer of each reads the other's."""
     program = Program(

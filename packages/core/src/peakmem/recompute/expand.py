@@ -23,10 +23,9 @@ def expand(plan: Plan) -> Expansion:
 
     Dependences
     -----------
-    A copy depends on what made its sources. A base statement keeps its dependences, but one that was there only for
-    the sake of a buffer it no longer shares with the other statement is replaced by the other's own dependences (so
-    nothing that was implied through it is lost), and by the makers of the copy it now reads. A statement that
-    overwrites a source of a copy depends on that copy.
+    A base statement keeps all its dependences, since others may be implied through them, and also waits for what made
+    the copies that it reads. A copy depends on what made its sources. A statement that overwrites a source of a copy
+    depends on that copy.
     """
     problem = plan.problem
     program = problem.program
@@ -74,20 +73,18 @@ def expand(plan: Plan) -> Expansion:
                     buffers.append(Buffer(_fresh(f"{program.buffers[b].name}#{runs[v] + 1}", taken),
                                           program.buffers[b].size))
                     buffer_of.append(b)
-            needs: set[int] = set()
             shared = set(program.touched[v])
-            for p in program.predecessors[v]:
-                if p in here:
-                    needs.add(here[p])
-                elif not shared.intersection(program.touched[p]):
-                    needs.add(base[p])
+            needs = {c for w, c in here.items() if not shared.isdisjoint(program.touched[w])}
+            # A dependence that is not about buffers stands for something the adapter knows.
+            needs.update(
+                here.get(p, base[p]) for p in program.predecessors[v] if shared.isdisjoint(program.touched[p])
+            )
             for b in program.touched[v]:
-                if b in fresh:
-                    needs.update(here[w] for w in problem.writers[b] if w in here and w in program.predecessors[v])
-                else:
-                    needs.update(m for w, m in makers.get(current[b], {}).items()
-                                 if problem.position[w] < problem.position[v])
-                    late_readers.setdefault(current[b], []).append((len(statements), v))
+                if b not in fresh:
+                    needs.update(
+                        m for w, m in makers.get(current[b], {}).items() if problem.position[w] < problem.position[v]
+                    )
+                late_readers.setdefault(fresh.get(b, current[b]), []).append((len(statements), v))
             here[v] = emit(v, fresh, needs, again(v))
         for b in problem.units[unit].delivers:
             current[b] = fresh[b]
@@ -97,15 +94,7 @@ def expand(plan: Plan) -> Expansion:
         while k < len(plan.reruns) and plan.reruns[k][0] == step:
             copy(plan.reruns[k][1])
             k += 1
-        needs: set[int] = set()
-        mine = {current[b] for b in program.touched[v]}
-        for p in program.predecessors[v]:
-            other = statements[base[p]]
-            common = set(program.touched[p]).intersection(program.touched[v])
-            if common and mine.isdisjoint((*other.reads, *other.writes)):
-                needs.update(other.dependences)
-            else:
-                needs.add(base[p])
+        needs = {base[p] for p in program.predecessors[v]}
         for b in program.touched[v]:
             if current[b] >= len(program.buffers):
                 needs.update(makers.get(current[b], {}).values())

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from peakmem.program import Buffer, Program, Statement
 
 
 def random_program(
-    seed: int, statements: int, *, several_outputs: bool = False, in_place: bool = False, impure: bool = False
+    seed: int,
+    statements: int,
+    *,
+    several_outputs: bool = False,
+    in_place: bool = False,
+    impure: bool = False,
+    reduced: bool = False,
 ) -> Program:
     """A small random program, the same for the same arguments.
 
@@ -27,6 +33,8 @@ def random_program(
         Some statements rewrite a buffer that they read.
     impure : bool
         Some statements may not run twice.
+    reduced : bool
+        Dependences that others imply are left out, as some adapters do.
     """
     rng = random.Random(seed)
     buffers = [
@@ -71,6 +79,8 @@ def random_program(
         for b in writes:
             writers[b].append(v)
             readers[b] = []
+    if reduced:
+        rows = _reduced(rows)
     last = set(rows[-1].writes) if rows else set()
     kept = [
         Buffer(b.name, b.size, "output", True)
@@ -79,6 +89,16 @@ def random_program(
         for i, b in enumerate(buffers)
     ]
     return Program(tuple(kept), tuple(rows))
+
+
+def _reduced(rows: Sequence[Statement]) -> list[Statement]:
+    above: list[set[int]] = []
+    result = []
+    for s in rows:
+        implied = {a for u in s.dependences for a in above[u]}
+        above.append(implied | set(s.dependences))
+        result.append(replace(s, dependences=tuple(u for u in s.dependences if u not in implied)))
+    return result
 
 
 def random_order(seed: int, program: Program) -> tuple[int, ...]:
