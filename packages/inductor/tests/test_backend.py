@@ -294,6 +294,40 @@ def test_without_a_compiler_the_original_runs(torch: Any, monkeypatch: pytest.Mo
     assert peakmem_inductor.report()[0].state == "left alone"
 
 
+@pytest.mark.parametrize("place", ["seen", "enter"])
+def test_a_fault_while_recording_never_reaches_the_user(torch: Any, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    from peakmem_inductor.record import Recorder
+
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(Recorder, place, broken)
+    x = torch.ones(3, 3)
+    compiled = torch.compile(lambda x: (x.add_(1) @ x).relu(), backend="peakmem")
+    with torch.no_grad():
+        assert torch.equal(compiled(x), torch.full((3, 3), 12.0))
+    assert torch.equal(x, torch.full((3, 3), 2.0)), "the program ran twice"
+    row = peakmem_inductor.report()[0]
+    assert row.state == "left alone"
+    assert "ZeroDivisionError: ours" in row.reason
+
+
+def test_unknown_statements_leave_the_graph_alone(torch: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    from peakmem_inductor import dispatch
+    from peakmem_inductor.wrapper import UnknownForm
+
+    def unknown(*_: Any, **__: Any) -> None:
+        raise UnknownForm("line 7: an unknown statement: 'mystery()'; the graph is left as it is")
+
+    monkeypatch.setattr(dispatch, "parse_wrapper", unknown)
+    with torch.no_grad(), caplog.at_level("INFO", "peakmem_inductor"):
+        compiled = torch.compile(lambda x: (x @ x).relu(), backend="peakmem")
+        for _ in range(2):
+            assert torch.equal(compiled(torch.ones(3, 3)), torch.full((3, 3), 3.0))
+    assert "mystery()" in caplog.text
+    assert [r.state for r in peakmem_inductor.report()] == ["left alone"]
+
+
 def test_the_allocator_builder_names_the_missing_compiler(torch: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from peakmem.errors import RuntimeMissing
     from peakmem_inductor import allocator

@@ -23,7 +23,9 @@ _installed = threading.Lock()
 OPTIONS = ("candidates", "verify", "time_limit", "dump", "shapes")
 
 
-def peakmem(gm: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **_: Any) -> Any:
+def peakmem(
+    gm: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, mode: str | None = None
+) -> Any:
     """The backend: ``torch.compile(net, backend="peakmem", options={...})``.
 
     Parameters
@@ -42,6 +44,8 @@ def peakmem(gm: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any
             Sets of sizes and thread counts per graph for which an order is kept (default 8); further ones run the
             original program.
         Anything else is an option of ``torch._inductor.config``.
+    mode : str, optional
+        A mode of Inductor, such as ``"max-autotune-no-cudagraphs"``.
 
     Raises
     ------
@@ -51,6 +55,10 @@ def peakmem(gm: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any
     from torch._inductor import compile_fx as module
 
     ours, patches = split_options(options or {})
+    if mode is not None and mode != "default":
+        from torch._inductor import list_mode_options
+
+        patches = {**list_mode_options(mode), **patches}
     _install()
     with _active(_single(ours)), _own_graphs(len(ours.candidates) > 1):
         return module.compile_fx(

@@ -127,10 +127,10 @@ class Dispatcher:
             wrapper = self.candidates[0].read()
             _check_measurable(wrapper, args)
         except PeakmemError as error:
-            self._leave(row, error, key)
+            self._leave(row, error)
             return self.original(args)
         from peakmem_inductor.arguments import Watch, copies, written_inputs
-        from peakmem_inductor.record import record_profile
+        from peakmem_inductor.record import NotRecorded, RecordingFailed, record_profile
 
         written = written_inputs(wrapper, operator_effects)
         keep = [
@@ -142,9 +142,12 @@ class Dispatcher:
         state = torch.get_rng_state()
         try:
             result, profile = record_profile(wrapper, self.candidates[0].namespace, args)
-        except RuntimeMissing as error:
-            self._leave(row, error, key)
+        except (RuntimeMissing, NotRecorded) as error:
+            self._leave(row, error)
             return self.original(args)
+        except RecordingFailed as error:
+            self._leave(row, error)
+            return error.result
         after_state = torch.get_rng_state()
         try:
             row.before = profile.measured_peak
@@ -156,9 +159,9 @@ class Dispatcher:
             found = self._search(wrapper, profile, result, backup, keep, state)
             self._decide(key, row, found, result, watch, backup, keep, state)
         except PeakmemError as error:
-            self._leave(row, error, key)
+            self._leave(row, error)
         except Exception as error:  # our own mistake must never break the user's program
-            self._leave(row, RuntimeError(f"{type(error).__name__}: {error}"), key)
+            self._leave(row, RuntimeError(f"{type(error).__name__}: {error}"))
             log.debug("peakmem failed on %s", name, exc_info=True)
         finally:
             torch.set_rng_state(after_state)
@@ -309,7 +312,7 @@ class Dispatcher:
         (a, x), (b, y) = seen
         return not (first_difference(a, b, "output") or differing_storage(x, y))
 
-    def _leave(self, row: reports.GraphReport, error: Exception, key: Any) -> None:
+    def _leave(self, row: reports.GraphReport, error: Exception) -> None:
         row.state, row.reason = "left alone", str(error)
         self._dead = True
         if isinstance(error, RuntimeMissing):

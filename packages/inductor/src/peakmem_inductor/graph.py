@@ -359,7 +359,7 @@ class _Builder:
         else:
             owner = self.storages.get(layout.storage)
             if owner is None:
-                raise self.fail(form, f"{name} shares storage with something outside the wrapper")
+                raise self.fail(form, f"the storage of {name} is opaque or belongs to something outside the wrapper")
             allowed = self.producer.get(layout.storage) is step
             for key, expression in form.arguments:
                 if key in effects.aliases and any(self.storages.get(n) is owner for n in names_in(expression)):

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from peakmem.errors import PeakmemError
+
 from peakmem_inductor.allocator import Counter, counting
 from peakmem_inductor.effects import operator_effects
 from peakmem_inductor.graph import merged_blocks
@@ -16,6 +18,20 @@ from peakmem_inductor.wrapper import Form, Wrapper
 Call = Callable[[list[Any]], Any]
 _PM = "_peakmem_recorder"
 _RESULT = "_peakmem_result"
+OPAQUE = "?"
+"""Storage of what cannot be looked into, or of what was there before the call and is no argument."""
+
+
+class NotRecorded(PeakmemError):
+    """Recording could not begin; nothing has run."""
+
+
+class RecordingFailed(PeakmemError):
+    """Recording failed, not the program; ``result`` is what the program returned."""
+
+    def __init__(self, reason: str, result: Any) -> None:
+        super().__init__(reason)
+        self.result = result
 
 
 def layout_of(value: Any, storage: str) -> Layout:
@@ -73,7 +89,7 @@ class Recorder:
         pointer, size = storage.data_ptr(), storage.nbytes()
         new = pointer in self._unclaimed if self._running else pointer not in self._owner
         fresh = size == 0 or new
-        root = name if fresh else self._owner.get(pointer, "?")
+        root = name if fresh else self._owner.get(pointer, OPAQUE)
         if fresh and size:
             self._unclaimed.discard(pointer)
             self._owner[pointer] = name
@@ -122,6 +138,7 @@ class Recorder:
             return
         if value.layout is not torch.strided or value.is_mkldnn:
             self.others.add(name)
+            self.names[name] = Layout(0, (), (), 0, str(value.dtype), OPAQUE)
             return
         storage = value.untyped_storage()
         fresh = self._bind(name, value, storage)
@@ -136,7 +153,31 @@ class Recorder:
         self.mark()
 
 
-def instrument(wrapper: Wrapper, namespace: Mapping[str, Any]) -> tuple[Call, Recorder]:
+class Guarded:
+    """Passes reports on to a recorder; a fault of ours ends the recording, never the program that is recorded."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.failure = ""
+        self._recorder = recorder
+
+    def _report(self, method: Callable[..., None], *arguments: Any) -> None:
+        if not self.failure:
+            try:
+                method(*arguments)
+            except Exception as error:
+                self.failure = f"recording failed ({type(error).__name__}: {error})"
+
+    def mark(self, text: str | None = None) -> None:
+        self._report(self._recorder.mark, text)
+
+    def seen(self, name: str, value: Any, text: str | None = None) -> None:
+        self._report(self._recorder.seen, name, value, text)
+
+    def leave(self) -> None:
+        self._report(self._recorder.leave)
+
+
+def instrument(wrapper: Wrapper, namespace: Mapping[str, Any]) -> tuple[Call, Recorder, Guarded]:
     """``call`` with a report after every statement; the statements themselves are unchanged.
 
     Parameters
@@ -214,12 +255,12 @@ def instrument(wrapper: Wrapper, namespace: Mapping[str, Any]) -> tuple[Call, Re
     function.args, function.body = call.args, body
     ast.fix_missing_locations(module)
     space = dict(namespace)
-    space[_PM] = recorder
+    guarded = space[_PM] = Guarded(recorder)
     exec(compile(module, "<peakmem instrumented>", "exec"), space)
     inner = space["_peakmem_instrumented"]
     if arguments[:1] == ["self"]:
-        return (lambda args: inner(None, args)), recorder
-    return inner, recorder
+        return (lambda args: inner(None, args)), recorder, guarded
+    return inner, recorder, guarded
 
 
 def _makers(wrapper: Wrapper) -> dict[str, str]:
@@ -244,19 +285,26 @@ def record_profile(wrapper: Wrapper, namespace: Mapping[str, Any], args: list[An
 
     Raises
     ------
-    RuntimeMissing
-        Without a C++ compiler.
+    RuntimeMissing, NotRecorded
+        Without a C++ compiler, or when the text cannot be instrumented; nothing has run.
+    RecordingFailed
+        Recording itself failed; the exception carries the result.
     Exception
         Whatever ``call`` raises.
     """
     import torch
 
-    run, recorder = instrument(wrapper, namespace)
-    recorder.enter(args)
+    try:
+        run, recorder, guarded = instrument(wrapper, namespace)
+        recorder.enter(args)
+    except Exception as error:
+        raise NotRecorded(f"recording could not begin ({type(error).__name__}: {error})") from error
     with counting() as counter:
         recorder.start(counter)
         result = run(args)
         peak = counter.peak
+    if guarded.failure:
+        raise RecordingFailed(guarded.failure, result)
     operators = {
         f.target: operator_effects(f.target) for f in wrapper.forms if f.kind == "operator"
     }
@@ -291,9 +339,11 @@ def measure(wrapper: Wrapper, namespace: Mapping[str, Any], args: list[Any], *, 
 
     ``poison`` fills every fresh block, so that reading what nobody wrote cannot go unnoticed.
     """
-    run, recorder = instrument(wrapper, namespace)
+    run, recorder, guarded = instrument(wrapper, namespace)
     recorder.enter(args)
     with counting(poison=poison) as counter:
         recorder.start(counter)
         result = run(args)
+        if guarded.failure:
+            raise RecordingFailed(guarded.failure, result)
         return result, counter.peak
