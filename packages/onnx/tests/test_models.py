@@ -111,6 +111,15 @@ def test_a_written_file_is_taken_as_it_is(store, tmp_path):
         other.save(tmp_path / "out.onnx")
 
 
+def test_dimension_options_of_the_source_do_not_disturb_a_written_file(store, tmp_path):
+    proto = model([helper.make_node("Exp", ["x"], ["h"]), helper.make_node("Neg", ["h"], ["y"])],
+                  [value("x", ["batch", 8])], [value("y", None)])
+    options = {"frontend": "onnx", "ort_level": "basic", "dim": ("batch=3",)}
+    m = load(store(proto), **options)
+    m.save(tmp_path / "out.onnx")
+    confirm(m, load(tmp_path / "out.onnx", **options))
+
+
 def test_the_same_input_gives_the_same_bytes(store):
     path = store(branches())
     first, second = (load(path, frontend="onnx", ort_level="all").serialized() for _ in range(2))

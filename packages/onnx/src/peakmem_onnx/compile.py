@@ -39,12 +39,13 @@ def load_model(path: Path, options: Mapping[str, Any]) -> OnnxModel:
     shapes = protos.parse_shapes(options.get("shape", ()))
     fixed = parse_feeds(options.get("feed", ()))
     threads = int(options.get("threads", 1))
-    protos.fix_dimensions(proto, dims, shapes, path)
+    marker = protos.read_marker(proto)
+    # A file that peakmem wrote has its dimensions fixed; their names went with that.
+    protos.fix_dimensions(proto, dims if marker is None else {}, shapes, path)
     sets = make_feeds(proto, fixed, path)
     notes: list[str] = []
     external = str(path.parent.resolve()) if protos.external_files(proto) else ""
     session: dict[str, Any] = {"threads": threads, "external": external}
-    marker = protos.read_marker(proto)
     with scratch() as folder:
         try:
             if marker is None:
