@@ -60,13 +60,10 @@ def row(name: str, path: Path, shapes: list[str], level: str, limit: float) -> l
     check = result.verification
     if check is None:
         return [name, level, str(len(result.source.program)), f"not run: {result.unmeasured}"] + [""] * 7
-    if result.optimal:
-        # Where an operator runs in place in some orders only, or a body's outputs come late, the proof speaks of an
-        # upper bound on what the runtime takes.
-        exact = result.live_peak_after == result.model.predicted_bytes and not result.source.whole.undecided
-        proved = "optimal" if exact else "optimal for the charge"
-    else:
-        proved = f"bound {result.lower_bound:,}"
+    # Where an operator runs in place in some orders only, or a body's outputs come late, the proof speaks of an
+    # upper bound on what the runtime takes.
+    exact = result.live_peak_after == result.model.predicted_bytes and not result.source.whole.undecided
+    proved = ("optimal" if result.optimal else f"bound {result.lower_bound:,}") + ("" if exact else " for the charge")
     return [
         name,
         level,

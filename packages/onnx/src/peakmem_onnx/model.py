@@ -12,6 +12,7 @@ from peakmem.cost import cost_report
 from peakmem.errors import InputError, UsageError
 from peakmem.files import write_atomically
 from peakmem.frontend import Progress, Verification
+from peakmem.liveness import peak_of
 from peakmem.program import Program
 from peakmem.schedule import Schedule
 
@@ -155,6 +156,12 @@ class OnnxModel:
                 f"{len(undecided)} operators run in place only when they are the last reader ({', '.join(undecided[:3])}"
                 f"{', ...' if len(undecided) > 3 else ''}); the model charges them as if they never did, so peaks and "
                 "bounds speak of that charge, and the realized bytes may be lower"
+            )
+        charged = peak_of(self.program)
+        if charged > self.predicted_bytes:
+            notes.append(
+                f"for the given order the model charges {charged} bytes and the runtime takes {self.predicted_bytes} "
+                "(operators that run in place, or outputs of bodies that come late); peaks and bounds speak of the charge"
             )
         return Schedule(orders=orders, notes=tuple(notes))
 
