@@ -13,8 +13,8 @@ import pytest
 from peakmem.liveness import timeline
 from peakmem.program import Buffer, Program, Statement
 from peakmem.recompute import Problem, expand, floor, make_plan, solve, trace
-from peakmem.recompute.frontier import _Frontier
-from peakmem.recompute.generators import random_program
+from peakmem.recompute.frontier import _Frontier, _Label
+from peakmem.recompute.generators import random_order, random_program
 from peakmem.recompute.oracle import shortest_path
 from peakmem.recompute.retention import Horizon
 
@@ -336,3 +336,15 @@ def test_thresholds_and_impure_statements_keep_values_where_they_are() -> None:
     assert random.excluded == {"Conv": 1}
     assert solve(random, 12).status == "infeasible"
     assert make_plan(random, ()).peak == 20
+
+
+def test_a_group_may_rerun_up_to_its_last_gap_and_its_count_matters_until_then() -> None:
+    program = random_program(1109, 6, in_place=True)
+    problem, target = Problem(program, random_order(1109, program)), 14
+    assert answers(problem, target) == 9
+
+    class Early(_Frontier):
+        def prune(self, labels: list[_Label], gap: int) -> list[_Label]:
+            return super().prune(labels, gap + 1)
+
+    assert Early(Horizon(problem, target), 10**6, None).run().reruns is None

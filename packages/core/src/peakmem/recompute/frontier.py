@@ -105,7 +105,7 @@ class _Frontier:
                     then.extend(
                         self.follow(x, mask) for mask in self.maximal(x.present & keep, 0, self.h.target - room_fixed)
                     )
-            labels = self.prune(then, step)
+            labels = self.prune(then, step + 1)
             if not labels:
                 return FrontierAnswer(None, 0, self.width, self.widest)
             sure = _bits(touched) | _bits(
@@ -205,13 +205,13 @@ class _Frontier:
             else:
                 stack.append((i + 1, dropped | 1 << b, left - self.sizes[b]))
 
-    def prune(self, labels: list[_Label], step: int) -> list[_Label]:
-        """Drop dominated labels; reruns of groups that can never rerun again do not count."""
+    def prune(self, labels: list[_Label], gap: int) -> list[_Label]:
+        """Drop dominated labels; reruns of groups that cannot rerun in ``gap`` or later do not count."""
         self.check(len(labels) // 8)
         limit = self.problem.cap - 1
         gone = 0
         for group, shift in self.shift.items():
-            if self.alive[group] <= step:
+            if self.alive[group] < gap:
                 gone |= ((1 << limit) - 1) << shift
         kept: list[tuple[int, int]] = []
         result: list[_Label] = []
