@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import pickle
 import subprocess
@@ -64,6 +65,11 @@ def test_training_has_inductors_bits_and_a_lower_certified_peak(torch: Any) -> N
     assert backward.certified
     assert backward.after == backward.bound
     assert "certified optimal" in str(peakmem_inductor.report())
+    from peakmem.check import check
+
+    check(backward.program, backward.certificate)
+    assert backward.certificate["lower_bound"] - backward.program.entry_bytes == backward.bound
+    json.dumps(peakmem_inductor.report().to_json())
 
 
 def test_dropout_draws_the_same_numbers(torch: Any) -> None:

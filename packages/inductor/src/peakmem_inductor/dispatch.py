@@ -71,12 +71,12 @@ class _Found:
     bound: int
     certified: bool
     certificate: Certificate | None
-    unchanged: bool
 
 
 dump_folder: Path | None = None
 """Set by `peakmem_inductor.dump`."""
 
+_PLAIN = (int, float, str, type(None))
 _recording = threading.Lock()
 _warned: set[str] = set()
 
@@ -104,7 +104,7 @@ class Dispatcher:
     def __call__(self, args: list[Any]) -> Any:
         if self._dead:
             return self.original(args)
-        key = (self._threads(), *(a for a in args if not isinstance(a, self._tensor)))
+        key = (self._threads(), *(a if isinstance(a, _PLAIN) else type(a) for a in args if not isinstance(a, self._tensor)))
         plan = self._plans.get(key)
         if plan is not None:
             return plan(args)
@@ -132,13 +132,14 @@ class Dispatcher:
         from peakmem_inductor.arguments import Watch, copies, written_inputs
         from peakmem_inductor.record import NotRecorded, RecordingFailed, record_profile
 
-        written = written_inputs(wrapper, operator_effects)
-        keep = [
-            isinstance(a, torch.nn.Parameter) and n not in written for n, a in zip(wrapper.inputs, args)
-        ]
-        several = len(self.candidates) > 1
-        backup = copies(args, keep) if self.options.verify or several else None
-        watch = Watch(wrapper.inputs, args)
+        try:
+            written = written_inputs(wrapper, operator_effects)
+            keep = [isinstance(a, torch.nn.Parameter) and n not in written for n, a in zip(wrapper.inputs, args)]
+            backup = copies(args, keep) if self.options.verify or len(self.candidates) > 1 else None
+            watch = Watch(wrapper.inputs, args)
+        except Exception as error:
+            self._leave(row, RuntimeError(f"the arguments cannot be copied ({type(error).__name__}: {error})"))
+            return self.original(args)
         state = torch.get_rng_state()
         try:
             result, profile = record_profile(wrapper, self.candidates[0].namespace, args)
@@ -235,10 +236,15 @@ class Dispatcher:
         row.statements = len(found.graph.program)
         row.bound, row.after, row.certified = found.bound, found.after, found.certified
         row.data_dependent = found.graph.data_dependent
+        row.certificate = found.certificate.to_json() if found.certificate is not None else None
+        row.program = found.graph.program
         if row.before is not None and found.after >= row.before:
             row.state, row.after, row.measured = "kept", row.before, row.before
             row.certified = row.certified and row.before == found.bound
             row.candidate = "default"
+            if found.bound > row.before:  # a branch of control flow that frees inside itself, which is not modelled
+                row.bound, row.certified, row.certificate = None, False, None
+                row.reason = "the wrapper as it stands needs less than its statements as modelled"
             self._plans[key] = self.original
             return
         text = found.graph.emit(found.order)
@@ -350,7 +356,6 @@ def order_candidate(candidate: Candidate, wrapper: Wrapper, profile: Profile, ti
         bound=ordering.lower_bound - entry,
         certified=certified,
         certificate=ordering.certificate,
-        unchanged=ordering.orders[""] == tuple(range(len(graph.program))),
     )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
+
+from peakmem.program import Program
 
 
 @dataclass
@@ -37,6 +39,10 @@ class GraphReport:
         Outputs and mutated arguments had the same bits in the verifying run.
     data_dependent : bool
         Sizes depend on data: bytes are those of the first call.
+    certificate : dict or None
+        Document ``peakmem.certificate/1`` of the bound; it speaks of ``program``, whose peaks count arguments too.
+    program : Program or None
+        The statements as modelled.
     seconds : float
         Spent on recording, ordering and verifying.
     """
@@ -56,9 +62,12 @@ class GraphReport:
     data_dependent: bool = False
     seconds: float = 0.0
     path: str = ""
+    certificate: dict[str, Any] | None = field(default=None, repr=False)
+    program: Program | None = field(default=None, repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Everything but ``program``, JSON-ready."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "program"}
 
 
 class Report(list[GraphReport]):
