@@ -337,6 +337,9 @@ def table(out: Path) -> str:
     say = lines.append
     say("# Inductor: predicted and realized peaks\n")
     say(f"Made by `benchmarks/inductor_study.py` with torch {', '.join(versions)} on CPU; bytes above entry of the call.\n")
+    known = {key_of(c) for c in configurations()}
+    ran = len({key_of(e["config"]) for e in entries} & known)
+    say(f"- {ran} of the {len(known)} configurations of the study have run so far" + (" (`run` goes on where it stopped)." if ran < len(known) else "."))
     say(f"- {total} graphs; {len(fallbacks)} left alone ({_percent(len(fallbacks), total)}); {len(failed)} configurations failed to run.")
     good = [r for r in rows if exact(r.get("permuted")) and exact(r.get("untouched"))]
     say(f"- permuted statements: modelled == measured and bits equal in {len(good)} of {len(rows)} graphs.")
