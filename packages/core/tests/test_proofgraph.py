@@ -8,7 +8,7 @@ from collections import Counter
 from oracles import Model, programs
 from peakmem.check import ProofChecker
 from peakmem.program import Program
-from peakmem.proofgraph import Dag, buffer_of, mirror
+from peakmem.proofgraph import Candidates, Dag, buffer_of, mirror
 from tinyprover import Prover
 
 
@@ -53,8 +53,8 @@ def test_networks_have_exactly_the_arcs_of_the_format() -> None:
                 high = low | down_set(prover, sets, rng, free)
             graph, constant = prover.network(sets, v, low, high)
             inside, outside = (sum(1 << u for u in part) for part in (low, prover.all - high))
-            ours = checker.network(dag, v, inside, outside, range(len(program.buffers)))
-            ours.candidates = [b for b in ours.candidates if program.buffers[b].kind != "constant"]
+            scheduled = Candidates(b for b, buffer in enumerate(program.buffers) if buffer.kind != "constant")
+            ours = checker.network(dag, v, inside, outside, scheduled)
             assert ours.constant == constant
             # The candidates that the checker takes are enough.
             state = high if rng.random() < 0.5 else low

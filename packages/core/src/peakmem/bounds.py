@@ -240,13 +240,13 @@ def forward_trap(
                 break
             if limit is not None and len(top.path) - origin > limit:
                 return Trap(level, (), (), closed=False, cuts=pricer.cuts - before)
-            if deadline is not None and monotonic() > deadline:
-                raise OutOfTime
             members = top.path[origin:]
             served = None
             for v in sorted(top.ready, key=lambda w: (old.get(w, 0), w)):
                 if v in fresh:
                     continue
+                if deadline is not None and monotonic() > deadline:
+                    raise OutOfTime
                 value, witness = pricer.price(v, inside, members, level)
                 if rules.stale_prices:
                     old[v] = min(old.get(v, value), value)

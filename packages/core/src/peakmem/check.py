@@ -20,6 +20,7 @@ from typing import Any
 
 from peakmem.program import Program
 from peakmem.proofgraph import (
+    Candidates,
     Dag,
     Network,
     bits_of,
@@ -355,7 +356,7 @@ class ProofChecker:
         dag = context.dag
         if context.state:
             refuse(f"{where} stands at a state that is not the empty one")
-        live: dict[tuple[bool, int], list[int]] = {}
+        live: dict[tuple[bool, int], Candidates] = {}
         arcs = set()
         for i, item in enumerate(read_sequence(node.get("arcs"), f"{where}: 'arcs'")):
             place = f"{where}: arcs[{i}]"
@@ -464,16 +465,16 @@ class ProofChecker:
 
     # states
 
-    def live(self, state: int) -> list[int]:
+    def live(self, state: int) -> Candidates:
         """Buffers resident after ``state``: born in it or at entry, and pinned or with a toucher outside."""
         bits = bits_of(state, self.n)
-        return [
+        return Candidates(
             b
             for b, (buffer, touchers) in enumerate(zip(self.program.buffers, self.program.touchers))
             if buffer.kind != "constant"
             and (buffer.kind == "input" or any(bits[t] == "1" for t in touchers))
             and (buffer.pinned or any(bits[t] == "0" for t in touchers))
-        ]
+        )
 
     def rest(self, context: Context) -> int:
         if context.rest is None:
@@ -520,7 +521,7 @@ class ProofChecker:
 
     # helpers
 
-    def network(self, dag: Dag, v: int | None, inside: int, outside: int, candidates: Iterable[int]) -> Network:
+    def network(self, dag: Dag, v: int | None, inside: int, outside: int, candidates: Candidates) -> Network:
         workspace = 0 if v is None else self.workspaces[v]
         return Network(dag, self.toucher_mask, v, workspace, inside, outside, candidates)
 

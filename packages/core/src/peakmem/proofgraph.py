@@ -174,6 +174,20 @@ def _closure(order: Iterable[int], step: Sequence[Sequence[int]]) -> list[int]:
 Node = int | str
 
 
+class Candidates(frozenset[int]):
+    """Buffers that may be resident at all states of an interval, and sums over those that are.
+
+    The exits of one trap often have the same L and U; then the sum is added up once.
+    """
+
+    sums: dict[tuple[int, int], int]
+
+    def __new__(cls, buffers: Iterable[int]) -> Candidates:
+        self = super().__new__(cls, buffers)
+        self.sums = {}
+        return self
+
+
 @dataclass
 class Network:
     """The network of cut(v | L, U), or of the least rest on [L, U] where ``statement`` is None.
@@ -188,7 +202,7 @@ class Network:
     workspace: int
     inside: int
     outside: int
-    candidates: Iterable[int]
+    candidates: Candidates
     touched: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -205,13 +219,22 @@ class Network:
     @cached_property
     def held(self) -> list[int]:
         """Buffers that v does not touch and that are resident at every state of [L, U]."""
-        return [b for b in self.candidates if b not in self.touched and self.born_before(b) and self.kept_after(b)]
+        return [b for b in sorted(self.candidates) if b not in self.touched and self.born_before(b) and self.kept_after(b)]
 
     @cached_property
     def constant(self) -> int:
         """Bytes resident at every state of [L, U] while the statement runs, its workspace included."""
         buffers = self.dag.program.buffers
-        return self.workspace + sum(buffers[b].size for b in (*self.touched, *self.held))
+        sums = self.candidates.sums
+        key = self.inside, self.outside
+        if key not in sums:
+            sums[key] = sum(buffers[b].size for b in self.candidates if self.born_before(b) and self.kept_after(b))
+        own = sum(
+            buffers[b].size
+            for b in self.touched
+            if not (b in self.candidates and self.born_before(b) and self.kept_after(b))
+        )
+        return self.workspace + sums[key] + own
 
     def undecided(self, v: int) -> bool:
         return not ((self.inside | self.outside) >> v) & 1

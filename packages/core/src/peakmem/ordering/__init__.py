@@ -161,10 +161,10 @@ def _prove(flat: Flat, deadline: float | None) -> tuple[dict[str, Any] | None, i
     from peakmem.bounds import OutOfTime
     from peakmem.proof import TooLarge, Writer
 
+    # What the search proved in time deserves to be written out, so the deadline is stretched a little.
+    limit = None if deadline is None else max(deadline, time.monotonic() + 2.0)
     failed = 0
     for evidence in flat.evidence:
-        # What the search proved in time deserves to be written out, so the deadline is stretched once.
-        limit = None if deadline is None else max(deadline, time.monotonic() + 2.0)
         try:
             return Writer(evidence, deadline=limit).write(), failed
         except (TooLarge, OutOfTime):

@@ -19,11 +19,11 @@ def beam(problem: Problem, width: int, ceiling: int, deadline: float | None = No
     # A layer: mask -> (rest, order as linked list)
     state = State(problem)
     layer: dict[int, tuple[int, Path]] = {0: (state.rest, None)}
-    for depth in range(n):
+    for _ in range(n):
         following: dict[int, tuple[int, Path]] = {}
-        if deadline is not None and not depth & 7 and monotonic() > deadline:
-            return []
         for mask, (_, path) in layer.items():
+            if deadline is not None and monotonic() > deadline:
+                return []
             _goto(state, path)
             for v in state.ready:
                 mem, change = state.step(v)

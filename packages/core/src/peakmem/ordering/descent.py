@@ -19,6 +19,9 @@ from peakmem.rules import ALL, Rules
 PATIENCE = 200
 """States searched below one state before a trap is tried there."""
 
+WIDTH = 50
+"""Ready statements looked at per state, on average, before a search gives up."""
+
 
 @dataclass(frozen=True)
 class Stop:
@@ -120,6 +123,8 @@ class _Pass:
         steps: list[tuple[int, ...]] = []
         try:
             while len(state.path) < n:
+                if self.deadline is not None and monotonic() > self.deadline:
+                    raise OutOfTime
                 if self.rules.safe_moves:
                     self._take_safe_moves(budget, steps)
                     if len(state.path) == n:
@@ -196,7 +201,7 @@ class _Pass:
         bit: dict[int, int] = {}
         seen: set[int] = set()
         mask = 0
-        nodes = 0
+        nodes = work = 0
         # Frames: depth to unwind to, mask there, children not yet tried, states searched when it was opened.
         frames: list[tuple[int, int, list[int], int]] = []
 
@@ -226,7 +231,8 @@ class _Pass:
                     if rules.memo:
                         seen.add(mask)
                     nodes += 1
-                    if nodes >= limit:
+                    work += len(state.ready)
+                    if nodes >= limit or work > WIDTH * limit:
                         self.blocked = blocked
                         state.unwind(origin)
                         return GAVE_UP

@@ -12,6 +12,7 @@ from peakmem.frontend import Progress
 from peakmem.ordering.beam import beam
 from peakmem.ordering.closest import closest
 from peakmem.ordering.descent import descend
+from peakmem.ordering.greedy import least_growth, post_order
 from peakmem.precedence import Round, find_arcs, strengthen
 from peakmem.problem import Problem, State, waypoints
 from peakmem.proof import Evidence, statement_trap
@@ -19,6 +20,9 @@ from peakmem.rules import ALL, Rules
 
 EFFORTS = 5
 """Rounds of the portfolio; each searches ten times as long as the one before."""
+
+BEAMS = {0: 4, 1: 32, 3: 256}
+"""Width of the beam search that follows a round."""
 
 
 @dataclass
@@ -63,6 +67,7 @@ class Solver:
         self.deadline = deadline
         self.progress = progress
         self.rules = rules
+        self._sides = (False, True) if rules.mirror else (False,)
         n = len(problem)
         start, end = problem.entry_bytes, problem.exit_bytes
         self.bound = max(start, end)
@@ -85,13 +90,17 @@ class Solver:
 
     def run(self) -> bool:
         """Improve until bound and peak meet; False when the time was up or the efforts ended before."""
+        for mirrored in self._sides:
+            for part in self._open():
+                for rule in (least_growth, post_order):
+                    self._improve(part, mirrored, rule(part.side(mirrored)[0]))
         for effort in range(EFFORTS):
-            for mirrored in (False, True) if self.rules.mirror else (False,):
+            for mirrored in self._sides:
                 for part in self._open():
                     self._walk(part, mirrored, effort)
-            if self.rules.beam and effort in (1, 3):
+            if self.rules.beam and effort in BEAMS:
                 for part in self._open():
-                    self._beam(part, 16 if effort == 1 else 256)
+                    self._beam(part, BEAMS[effort])
             if self.rules.precedence and effort >= 1:
                 for part in self._open():
                     self._propagate(part, effort)
@@ -137,7 +146,7 @@ class Solver:
             self._improve(part, mirrored, walk.order)
 
     def _beam(self, part: Part, width: int) -> None:
-        for mirrored in (False, True) if self.rules.mirror else (False,):
+        for mirrored in self._sides:
             while part.peak > self.bound:
                 order = beam(part.side(mirrored)[0], width, part.peak - 1, self.deadline)
                 if not order or not self._improve(part, mirrored, order):
@@ -166,7 +175,7 @@ class Solver:
                     self._refute(part, False, problem, rounds, cycle=tuple(stronger))
                     return
                 problem = stronger
-                for mirrored in (False, True) if self.rules.mirror else (False,):
+                for mirrored in self._sides:
                     side = problem.reversed() if mirrored else problem
                     trap = forward_trap(
                         side, budget, births=births_of(side), raising=False, deadline=self.deadline, rules=self.rules
@@ -176,7 +185,7 @@ class Solver:
                         return
             if not rounds:
                 return
-            for mirrored in (False, True) if self.rules.mirror else (False,):
+            for mirrored in self._sides:
                 side = problem.reversed() if mirrored else problem
                 births = births_of(side)
                 walk = descend(
@@ -265,4 +274,5 @@ class Solver:
             else:
                 local = closest(part.problem, part.best, peak, self.deadline)
             order.extend(part.before + v for v in local)
-        return Flat(order, peak, self.bound, sorted(self.evidence, key=lambda e: (-e.level, e.weight)))
+        # A swap towards the given order may lower the peak by the way.
+        return Flat(order, self.problem.order_peak(order), self.bound, sorted(self.evidence, key=lambda e: (-e.level, e.weight)))
