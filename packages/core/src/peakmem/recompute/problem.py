@@ -38,7 +38,8 @@ class Unit:
     delivers : tuple of int
         Buffers it brings back: candidates for being dropped.
     charge : int
-        Most bytes a rerun adds to what is resident: workspace and fresh outputs, *all* of them.
+        Most bytes a rerun adds to what is resident: workspace and fresh outputs, *all* of them. Sources and what is
+        delivered count through the whole row, which is a reserve where there are several members.
     cost : int
         MACs of one rerun.
     ready : int

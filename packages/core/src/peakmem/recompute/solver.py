@@ -32,8 +32,9 @@ class Outcome:
     target : int
         Bytes.
     status : {"exact", "infeasible", "gap"}
-        ``exact``: no plan for this base order and cap costs less than ``plan``. ``infeasible``: there is none within
-        the cap and the budget. ``gap``: not settled in time; ``plan`` is the best found, if any.
+        ``exact``: no plan for this base order and cap costs less than ``plan``, in the model (see `Unit.charge` for its
+        reserve where several statements rerun in a row). ``infeasible``: in the model there is none within the cap and
+        the budget. ``gap``: not settled in time; ``plan`` is the best found, if any.
     plan : Plan or None
     lower_bound : int
         No plan for this base order costs less MACs.
