@@ -134,9 +134,9 @@ class Study:
         from peakmem.errors import PeakmemError
         from peakmem_inductor.arguments import Watch, copies, differing_storage, first_difference
         from peakmem_inductor.dispatch import Candidate, graph_name, order_candidate, owned
-        from peakmem_inductor.graph import simulate
         from peakmem_inductor.passes import GivenOrder, MethodPass
         from peakmem_inductor.record import measure, record_profile
+        from peakmem_inductor.simulation import simulate
         from peakmem_inductor.wrapper import parse_wrapper
 
         row: dict[str, Any] = {"graph": graph_name(path).split("_")[-1]}

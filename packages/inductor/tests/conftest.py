@@ -88,9 +88,10 @@ def backend_of_orders(checks: list[dict[str, Any]], orders: int = 3) -> Any:
     import torch
     from peakmem_inductor import backend
     from peakmem_inductor.arguments import Watch, copies, differing_storage, first_difference
+    from peakmem_inductor.building import build_graph
     from peakmem_inductor.dispatch import Candidate, owned
-    from peakmem_inductor.graph import build_graph, simulate
     from peakmem_inductor.record import measure, record_profile
+    from peakmem_inductor.simulation import simulate
     from peakmem_inductor.wrapper import parse_wrapper
     from torch._inductor import compile_fx as module
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from peakmem.errors import InputError
-from peakmem_inductor.graph import build_graph, simulate
+from peakmem_inductor.building import build_graph
 from peakmem_inductor.profile import Layout, Profile, profile_path, read_profile
 from peakmem_inductor.regions import Region, overlap
+from peakmem_inductor.simulation import simulate
 from peakmem_inductor.statictext import profile_from_text
 from peakmem_inductor.wrapper import UnknownForm, cpp_accesses, looks_like_wrapper, parse_wrapper, triton_accesses
 

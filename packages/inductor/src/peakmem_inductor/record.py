@@ -11,8 +11,8 @@ from peakmem.errors import PeakmemError
 
 from peakmem_inductor.allocator import Counter, counting
 from peakmem_inductor.effects import operator_effects
-from peakmem_inductor.graph import merged_blocks
 from peakmem_inductor.profile import Layout, Profile
+from peakmem_inductor.simulation import merged_blocks
 from peakmem_inductor.wrapper import Form, Wrapper
 
 Call = Callable[[list[Any]], Any]

@@ -1,0 +1,97 @@
+"""The memory of a wrapper exactly as it stands, and control flow taken as one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from peakmem_inductor.profile import Profile
+from peakmem_inductor.wrapper import Form, Wrapper
+
+
+def simulate(wrapper: Wrapper, profile: Profile) -> int:
+    """Bytes above entry of a wrapper exactly as it stands, its own allocations, reuses and deletes included.
+
+    Shares no code with `build_graph`: names refer to storages, a storage goes when its last name goes. Used as the
+    prediction for any wrapper, the original and the permuted one alike.
+    """
+    where: dict[str, str] = {}
+    size: dict[str, int] = {}
+    freed = set(profile.freed)
+    for name in wrapper.inputs:
+        layout = profile.names.get(name)
+        if layout is not None:
+            where[name] = layout.storage
+            size[layout.storage] = layout.bytes if layout.storage in freed else 0
+    elements: dict[str, list[str]] = {}
+    for form in wrapper.forms:
+        if form.kind == "getitem":
+            elements.setdefault(form.target, []).append(form.defines[0])
+    now = peak = 0
+    for form in merged_blocks(wrapper.forms):
+        if form.kind == "allocation":
+            name = form.defines[0]
+            layout = profile.names[name]
+            where[name] = name
+            size[name] = layout.own_bytes
+            now += layout.own_bytes
+            peak = max(peak, now)
+        elif form.kind in ("view", "rename") and form.target in where:
+            where[form.defines[0]] = where[form.target]
+        elif form.kind in ("kernel", "extern", "operator", "block"):
+            made = []
+            for name in form.defines:
+                made += _leaves(name, elements) if name in elements else [name]
+            for name in made:
+                made_layout = profile.names.get(name)
+                if made_layout is None:
+                    continue
+                where[name] = where.get(made_layout.storage, name) if made_layout.storage != name else name
+                if made_layout.storage == name:
+                    size[name] = made_layout.bytes
+                    now += made_layout.bytes
+            peak = max(peak, now + profile.workspaces.get(form.text, 0))
+            residue = profile.residues.get(form.text, 0)
+            if residue and form.defines and form.defines[0] in elements:
+                container = form.defines[0]
+                where[container], size[container] = container, residue
+                now += residue
+        elif form.kind == "delete":
+            for name in form.deletes:
+                storage = where.pop(name, None)
+                if storage is not None and storage not in where.values():
+                    now -= size[storage]
+    return peak
+
+
+def merge_blocks(group: Sequence[Form]) -> Form:
+    """Consecutive control-flow forms as one."""
+    return Form(
+        "block",
+        "\n".join(f.text for f in group),
+        group[0].line,
+        defines=tuple(dict.fromkeys(n for f in group for n in f.defines)),
+        uses=tuple(dict.fromkeys(n for f in group for n in f.uses)),
+        deletes=tuple(dict.fromkeys(n for f in group for n in f.deletes)),
+    )
+
+
+def merged_blocks(forms: Sequence[Form]) -> Iterator[Form]:
+    """The forms with every run of control-flow forms merged into one."""
+    group: list[Form] = []
+    for form in forms:
+        if form.kind == "block":
+            group.append(form)
+            continue
+        if group:
+            yield merge_blocks(group)
+            group = []
+        yield form
+    if group:
+        yield merge_blocks(group)
+
+
+def _leaves(name: str, elements: dict[str, list[str]]) -> list[str]:
+    found = []
+    for element in elements.get(name, []):
+        found += _leaves(element, elements) if element in elements else [element]
+    return found
