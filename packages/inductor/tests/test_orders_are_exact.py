@@ -116,7 +116,11 @@ def test_custom_operators_are_barriers(torch: Any, check: Any) -> None:
     with torch.library._scoped_library("peakmem_test", "DEF") as lib:
         lib.define("inc_(Tensor(a!) x) -> ()")
         lib.define("two(Tensor x) -> (Tensor, Tensor)")
-        lib.impl("inc_", lambda x: x.add_(1) and None, "CompositeExplicitAutograd")
+
+        def increment(x: Any) -> None:
+            x.add_(1)
+
+        lib.impl("inc_", increment, "CompositeExplicitAutograd")
         lib.impl("two", lambda x: (x + 1, x * 2), "CompositeExplicitAutograd")
         torch.library.register_fake("peakmem_test::inc_", lambda x: None, lib=lib)
         torch.library.register_fake("peakmem_test::two", lambda x: (torch.empty_like(x), torch.empty_like(x)), lib=lib)
