@@ -3,7 +3,8 @@
 Under a budget B, if every state at which ``v`` could run without ``u`` is too dear, every order within B runs ``u`` before
 ``v``; if every such state with ``u`` is too dear, ``v`` before ``u``. The arcs found hold for all orders within B. Added to
 the DAG they make cuts dearer and traps tighter, so rounds are repeated. A cycle, a statement that is too dear everywhere,
-or a trap in the strengthened DAG refutes B.
+or a trap in the strengthened DAG refutes B. Where nothing new follows, *branching* goes on: two unordered statements are
+ordered one way and the other, and both must be refuted.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from time import monotonic
+from typing import Any
 
-from peakmem.bounds import OutOfTime
+from peakmem.bounds import OutOfTime, Trap, forward_trap
 from peakmem.cuts import Cut, births_of, cheapest_state
 from peakmem.problem import Problem, State
+from peakmem.rules import ALL, Rules
 
 
 @dataclass(frozen=True)
@@ -198,3 +201,141 @@ def _mask(statements: Iterable[int]) -> int:
     for v in statements:
         mask |= 1 << v
     return mask
+
+
+@dataclass(frozen=True)
+class Refutation:
+    """Why no order stays within a budget: rounds of forced arcs, then a trap, a cycle, or two branches.
+
+    Attributes
+    ----------
+    problem : Problem
+        The DAG after the rounds, in which the rest is stated.
+    rounds : tuple of Round
+        Each found in the DAG that the one before left.
+    trap : Trap or None
+        ``backward`` tells whether it is one of the mirror image (its ids are then those of ``problem.reversed()``).
+    cycle : tuple of int
+        Statements of the last round's problem, each before the next and the last before the first.
+    pair : tuple of int or None
+        The two statements branched on; ``branches`` refute the budget with the first before the second, and the
+        second before the first.
+    """
+
+    problem: Problem
+    rounds: tuple[Round, ...]
+    trap: Trap | None = None
+    backward: bool = False
+    cycle: tuple[int, ...] = ()
+    pair: tuple[int, int] | None = None
+    branches: tuple[Refutation, ...] = ()
+
+
+@dataclass(frozen=True)
+class Propagation:
+    """What `propagate` ends with: a refutation, or the rounds and the DAG that they leave."""
+
+    problem: Problem
+    rounds: tuple[Round, ...]
+    refutation: Refutation | None = None
+
+
+def propagate(
+    problem: Problem, budget: int, *, wanted: int, depth: int = 0, deadline: float | None = None, rules: Rules = ALL
+) -> Propagation:
+    """Add what a budget forces until nothing new follows or the budget is refuted.
+
+    Parameters
+    ----------
+    problem : Problem
+    budget : int
+        Bytes.
+    wanted : int
+        Statements looked at in each round, those that are dearest in the given order first.
+    depth : int
+        How many levels to branch where propagation ends: on a pair of unordered statements, both ways.
+    deadline : float, optional
+        `OutOfTime` beyond it.
+    """
+    rounds: list[Round] = []
+    while True:
+        found = find_arcs(problem, budget, _dearest(problem)[:wanted], deadline)
+        if found.dear is not None:
+            trap = statement_trap(problem, found.dear, budget + 1)
+            return _refuted(problem, rounds, trap=trap)
+        if not found.arcs:
+            break
+        rounds.append(found)
+        stronger = strengthen(problem, found.arcs)
+        if isinstance(stronger, list):
+            return _refuted(problem, rounds, cycle=tuple(stronger))
+        problem = stronger
+        closed = _closed(problem, budget, deadline, rules)
+        if closed is not None:
+            return _refuted(problem, rounds, trap=closed[0], backward=closed[1])
+    if depth > 0:
+        pair = _pair(problem, budget, deadline)
+        if pair is not None:
+            branches = []
+            for before, after in (pair, pair[::-1]):
+                child = strengthen(problem, [Arc(before, after, after)])
+                assert isinstance(child, Problem)  # the two were unordered
+                closed = _closed(child, budget, deadline, rules)
+                if closed is not None:
+                    branches.append(Refutation(child, (), closed[0], closed[1]))
+                    continue
+                below = propagate(child, budget, wanted=wanted, depth=depth - 1, deadline=deadline, rules=rules)
+                if below.refutation is None:
+                    return Propagation(problem, tuple(rounds))
+                branches.append(below.refutation)
+            return _refuted(problem, rounds, pair=pair, branches=tuple(branches))
+    return Propagation(problem, tuple(rounds))
+
+
+def _refuted(problem: Problem, rounds: list[Round], **why: Any) -> Propagation:
+    return Propagation(problem, tuple(rounds), Refutation(problem, tuple(rounds), **why))
+
+
+def _closed(problem: Problem, budget: int, deadline: float | None, rules: Rules) -> tuple[Trap, bool] | None:
+    """A trap that closes above the budget from one of the ends, and whether that is the far end."""
+    for backward in (False, True):
+        side = problem.reversed() if backward else problem
+        trap = forward_trap(side, budget, births=births_of(side), raising=False, deadline=deadline, rules=rules)
+        if trap.exits:
+            return trap, backward
+    return None
+
+
+def _dearest(problem: Problem) -> list[int]:
+    """Statements by the memory they need in the given order, most first: those force others."""
+    state = State(problem)
+    memory = []
+    for v in range(len(problem)):
+        memory.append((-state.mem(v), v))
+        state.push(v)
+    return [v for _, v in sorted(memory)]
+
+
+def _pair(problem: Problem, budget: int, deadline: float | None) -> tuple[int, int] | None:
+    """The unordered pair (u, v) for which the dearer of both ways costs v most on the cheaper way."""
+    closure = Closure(problem)
+    best: tuple[int, tuple[int, int] | None] = (-1, None)
+    for v in _dearest(problem)[:8]:
+        for u in members(closure.free(v))[:24]:
+            if deadline is not None and monotonic() > deadline:
+                raise OutOfTime
+            both = [closure.cut(v, *closure.interval(arc)).value for arc in (Arc(u, v, v), Arc(v, u, v))]
+            best = max(best, (min(both), (u, v)), key=lambda item: item[0])
+    return best[1]
+
+
+def statement_trap(problem: Problem, v: int, level: int) -> Trap:
+    """The statement ``v`` alone: the trap of everything that does not follow it, with v as its only exit."""
+    after = {v}
+    stack = [v]
+    while stack:
+        for w in problem.succs[stack.pop()]:
+            if w not in after:
+                after.add(w)
+                stack.append(w)
+    return Trap(level, tuple(u for u in range(len(problem)) if u not in after), (v,))

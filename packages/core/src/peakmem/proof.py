@@ -13,8 +13,8 @@ from time import monotonic
 from typing import Any
 
 from peakmem.bounds import Births, OutOfTime, Pricer, Trap, forward_trap
-from peakmem.cuts import Cut, cheapest_state
-from peakmem.precedence import Closure, Round
+from peakmem.cuts import Cut, births_of, cheapest_state
+from peakmem.precedence import Closure, Refutation, Round
 from peakmem.problem import Problem, State
 
 
@@ -37,14 +37,14 @@ class Evidence:
     waypoint : tuple of int
         Statements that every order has run before the part begins, as the certificate calls them.
     mirrored : bool
+    refutation : Refutation or None
+        By precedences, in the part as it is (never mirrored); then the rest is not used.
     rounds : tuple of Round
-        Precedences that a budget of ``level - 1`` forces, in the part as it is (not mirrored).
+        Precedences that a budget of ``level - 1`` forces, in the part as it is (not mirrored), before a search.
     steps : tuple of tuple of int
         Safe moves and jumps from the beginning of the part, in the problem's ids.
     trap : Trap or None
         A trap from the state after the steps; None if the search from there was exhausted.
-    cycle : tuple of int
-        The precedences contradict each other: statements of the last round's problem, each before the next.
     entry : bool
         What is resident at entry is enough.
     births : list or None
@@ -56,18 +56,18 @@ class Evidence:
     total: int
     waypoint: tuple[int, ...] = ()
     mirrored: bool = False
+    refutation: Refutation | None = None
     rounds: tuple[Round, ...] = ()
     steps: tuple[tuple[int, ...], ...] = ()
     trap: Trap | None = None
-    cycle: tuple[int, ...] = ()
     entry: bool = False
     births: Births = None
 
     @property
     def weight(self) -> tuple[int, int]:
         """Lighter proofs come first: traps before searches, few steps and rounds before many."""
-        search = self.trap is None and not self.cycle and not self.entry
-        return 2 * search + bool(self.rounds), sum(map(len, self.steps))
+        search = self.trap is None and self.refutation is None and not self.entry
+        return 2 * search + (self.refutation is not None or bool(self.rounds)), sum(map(len, self.steps))
 
 
 class Writer:
@@ -92,15 +92,13 @@ class Writer:
         evidence = self.evidence
         if evidence.entry:
             root = self._add({"kind": "entry"})
-        elif evidence.cycle:
-            names = self._called(evidence.rounds[-1].problem)
-            root = self._add({"kind": "cycle", "statements": [names[v] for v in evidence.cycle]})
+        elif evidence.refutation is not None:
+            root = self._refutation(evidence.refutation)
         else:
             root = self._part()
             if evidence.waypoint:
                 root = self._add({"kind": "waypoint", "state": list(evidence.waypoint), "then": root})
-        for found in reversed(evidence.rounds):
-            root = self._add({"kind": "precedence", "arcs": self._arcs(found), "then": root})
+        root = self._rounds(evidence.rounds, root)
         if evidence.mirrored:
             root = self._add({"kind": "reverse", "then": root})
         return {"lower_bound": evidence.level, "root": root, "nodes": self.nodes}
@@ -112,7 +110,7 @@ class Writer:
             return self._steps(self._search(done))
         if done:
             # Often the steps are not needed: the same trap may be dear enough from the start.
-            rows = self._exits([], evidence.trap)
+            rows = self._exits(self.problem, evidence.births, [], evidence.trap)
             if rows is not None:
                 return self._trap_node(evidence.trap, rows)
         return self._steps(self._leaf(evidence.trap, done))
@@ -144,7 +142,7 @@ class Writer:
         return len(self.nodes) - 1
 
     def _leaf(self, trap: Trap, start: Sequence[int]) -> int:
-        rows = self._exits(start, trap)
+        rows = self._exits(self.problem, self.evidence.births, start, trap)
         if rows is None:
             raise ArithmeticError("a trap lost its level between growing and writing")
         return self._trap_node(trap, rows)
@@ -153,23 +151,75 @@ class Writer:
         members = sorted([*self.evidence.waypoint, *(self.names[v] for v in trap.members)])
         return self._add({"kind": "forward", "trap": members, "exits": rows})
 
-    def _exits(self, start: Sequence[int], trap: Trap) -> list[dict[str, Any]] | None:
+    def _exits(
+        self, problem: Problem, births: Births, start: Sequence[int], trap: Trap
+    ) -> list[dict[str, Any]] | None:
         """All exits of a trap with their flows; None if one is not dear enough from ``start``."""
-        pricer = Pricer(self.problem, self.evidence.births)
+        pricer = Pricer(problem, births)
         pricer.move_to(start)
         state = pricer.state
+        names = self._called(problem)
         rows = []
         for v in trap.exits:
-            if self.deadline is not None and monotonic() > self.deadline:
-                raise OutOfTime
+            self._check_time()
             state.advance(pricer.ancestors(v))
             undecided = [u for u in trap.members if not state.inside[u]]
-            cut = cheapest_state(self.problem, state, undecided, v, births=pricer.births, want_flow=True)
+            cut = cheapest_state(problem, state, undecided, v, births=births, want_flow=True)
             state.unwind(pricer.start)
             if cut.value < self.evidence.level:
                 return None
-            rows.append({"statement": self.names[v], "flow": self._flow(cut, self.problem, self.names)})
+            rows.append({"statement": names[v], "flow": self._flow(cut, problem, names)})
         return rows
+
+    def _entries(self, problem: Problem, trap: Trap) -> dict[str, Any]:
+        """A trap of the mirror image as a backward leaf."""
+        top = len(problem) - 1
+        births = births_of(problem)
+        names = self._called(problem)
+        members = {top - v for v in trap.members}
+        descendants = Closure(problem).descendants
+        state = State(problem)
+        rows = []
+        for v in sorted(top - v for v in trap.exits):
+            self._check_time()
+            state.unwind(0)
+            state.advance(u for u in range(top + 1) if u not in members and u != v)
+            undecided = [u for u in sorted(members) if not descendants[v] >> u & 1]
+            cut = cheapest_state(problem, state, undecided, v, births=births, want_flow=True)
+            if cut.value < self.evidence.level:
+                raise ArithmeticError("a trap lost its level between growing and writing")
+            rows.append({"statement": names[v], "flow": self._flow(cut, problem, names)})
+        total, start = self.evidence.total, len(self.evidence.waypoint) + top + 1
+        outside = [*(names[v] for v in members), *range(start, total)]
+        return {"kind": "backward", "trap": sorted(outside), "entries": rows}
+
+    def _refutation(self, refutation: Refutation) -> int:
+        problem = refutation.problem
+        names = self._called(problem)
+        if refutation.trap is not None and refutation.backward:
+            node = self._entries(problem, refutation.trap)
+        elif refutation.trap is not None:
+            rows = self._exits(problem, births_of(problem), [], refutation.trap)
+            if rows is None:
+                raise ArithmeticError("a trap lost its level between growing and writing")
+            members = sorted([*self.evidence.waypoint, *(names[v] for v in refutation.trap.members)])
+            node = {"kind": "forward", "trap": members, "exits": rows}
+        elif refutation.pair is not None:
+            first, second = (self._refutation(branch) for branch in refutation.branches)
+            pair = [names[v] for v in refutation.pair]
+            node = {"kind": "branch", "pair": pair, "first": first, "second": second}
+        else:
+            node = {"kind": "cycle", "statements": [names[v] for v in refutation.cycle]}
+        return self._rounds(refutation.rounds, self._add(node))
+
+    def _rounds(self, rounds: Sequence[Round], then: int) -> int:
+        for found in reversed(rounds):
+            then = self._add({"kind": "precedence", "arcs": self._arcs(found), "then": then})
+        return then
+
+    def _check_time(self) -> None:
+        if self.deadline is not None and monotonic() > self.deadline:
+            raise OutOfTime
 
     def _arcs(self, found: Round) -> list[dict[str, Any]]:
         if self.evidence.mirrored:
@@ -178,8 +228,7 @@ class Writer:
         names = self._called(found.problem)
         rows = []
         for arc in found.arcs:
-            if self.deadline is not None and monotonic() > self.deadline:
-                raise OutOfTime
+            self._check_time()
             lower, upper = closure.interval(arc)
             cut = closure.cut(arc.at, lower, upper, want_flow=True)
             if cut.value < self.evidence.level:
@@ -286,15 +335,3 @@ class Writer:
         return forward_trap(
             self.problem, budget, state=state, pricer=pricer, raising=False, limit=300, deadline=self.deadline
         )
-
-
-def statement_trap(problem: Problem, v: int, level: int) -> Trap:
-    """The statement ``v`` alone: the trap of everything that does not follow it, with v as its only exit."""
-    after = {v}
-    stack = [v]
-    while stack:
-        for w in problem.succs[stack.pop()]:
-            if w not in after:
-                after.add(w)
-                stack.append(w)
-    return Trap(level, tuple(u for u in range(len(problem)) if u not in after), (v,))

@@ -13,9 +13,9 @@ from peakmem.ordering.beam import beam
 from peakmem.ordering.closest import closest
 from peakmem.ordering.descent import descend
 from peakmem.ordering.greedy import least_growth, post_order
-from peakmem.precedence import Round, find_arcs, strengthen
-from peakmem.problem import Problem, State, waypoints
-from peakmem.proof import Evidence, statement_trap
+from peakmem.precedence import propagate, statement_trap
+from peakmem.problem import Problem, waypoints
+from peakmem.proof import Evidence
 from peakmem.rules import ALL, Rules
 
 EFFORTS = 5
@@ -23,6 +23,9 @@ EFFORTS = 5
 
 BEAMS = {0: 4, 1: 32, 3: 256}
 """Width of the beam search that follows a round."""
+
+BRANCHING = {2: 3, 3: 6, 4: 10}
+"""Levels of branching on precedences in a round."""
 
 
 @dataclass
@@ -155,82 +158,53 @@ class Solver:
     def _propagate(self, part: Part, effort: int) -> None:
         """Try to refute ``part.peak - 1``, or find an order within it, with the precedences that it forces."""
         budget = part.peak - 1
-        problem = part.problem
-        rounds: list[Round] = []
-        wanted = 8 * 4**effort
         try:
-            while part.peak > self.bound:
-                # Statements that are dear in the best order are the ones that force others.
-                rank = self._by_memory(problem, part.best)
-                found = find_arcs(problem, budget, rank[:wanted], self.deadline)
-                if found.dear is not None:
-                    trap = statement_trap(problem, found.dear, budget + 1)
-                    self._refute(part, False, problem, rounds, trap=trap)
-                    return
-                if not found.arcs:
-                    break
-                rounds.append(found)
-                stronger = strengthen(problem, found.arcs)
-                if isinstance(stronger, list):
-                    self._refute(part, False, problem, rounds, cycle=tuple(stronger))
-                    return
-                problem = stronger
-                for mirrored in self._sides:
-                    side = problem.reversed() if mirrored else problem
-                    trap = forward_trap(
-                        side, budget, births=births_of(side), raising=False, deadline=self.deadline, rules=self.rules
-                    )
-                    if trap.exits:
-                        self._refute(part, mirrored, side, rounds, trap=trap)
-                        return
-            if not rounds:
-                return
-            for mirrored in self._sides:
-                side = problem.reversed() if mirrored else problem
-                births = births_of(side)
-                walk = descend(
-                    side,
-                    budget,
-                    ceiling=budget,
-                    effort=effort,
-                    deadline=self.deadline,
-                    births=births,
-                    rules=self.rules,
-                )
-                if walk.stop is not None:
-                    self._refute(part, mirrored, side, rounds, steps=walk.stop.steps, trap=walk.stop.trap)
-                    return
-                if walk.order:
-                    part.best = [side.names[v] - part.before for v in walk.order]
-                    if mirrored:
-                        part.best.reverse()
-                    part.peak = part.problem.order_peak(part.best)
-                    self._say()
-                    return
+            found = propagate(
+                part.problem,
+                budget,
+                wanted=8 * 4**effort,
+                depth=BRANCHING.get(effort, 0),
+                deadline=self.deadline,
+                rules=self.rules,
+            )
         except OutOfTime:
             return
-
-    @staticmethod
-    def _by_memory(problem: Problem, best: Sequence[int]) -> list[int]:
-        """Statements of a strengthened problem, dearest first (in the given order of that problem)."""
-        del best
-        state = State(problem)
-        memory = []
-        for v in range(len(problem)):
-            memory.append((-state.mem(v), v))
-            state.push(v)
-        return [v for _, v in sorted(memory)]
+        if found.refutation is not None:
+            self._raise(part, False, part.peak, refutation=found.refutation)
+            return
+        if not found.rounds:
+            return
+        for mirrored in self._sides:
+            problem = found.problem.reversed() if mirrored else found.problem
+            births = births_of(problem)
+            walk = descend(
+                problem,
+                budget,
+                ceiling=budget,
+                effort=effort,
+                deadline=self.deadline,
+                births=births,
+                rules=self.rules,
+            )
+            if walk.stop is not None:
+                trap = walk.stop.trap
+                self._raise(
+                    part,
+                    mirrored,
+                    part.peak,
+                    problem=problem,
+                    rounds=found.rounds,
+                    steps=walk.stop.steps,
+                    trap=trap and Trap(part.peak, trap.members, trap.exits, cuts=trap.cuts),
+                    births=births,
+                )
+                return
+            if walk.order:
+                order = [problem.names[v] - part.before for v in walk.order]
+                self._improve(part, False, order[::-1] if mirrored else order)
+                return
 
     # -- what comes of it
-
-    def _refute(self, part: Part, mirrored: bool, problem: Problem, rounds: list[Round], **why: object) -> None:
-        trap = why.get("trap")
-        level = part.peak
-        if isinstance(trap, Trap):
-            why["trap"] = Trap(level, trap.members, trap.exits, cuts=trap.cuts)
-        self._raise(
-            part, mirrored, level, problem=problem, rounds=tuple(rounds), births=births_of(problem), **why
-        )
 
     def _raise(
         self, part: Part, mirrored: bool, level: int, *, problem: Problem | None = None, **why: object
