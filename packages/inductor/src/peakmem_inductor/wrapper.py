@@ -42,6 +42,8 @@ ALLOCATION = re.compile(r"empty_strided(_\w+)?$")
 SYMBOL = re.compile(r"(?:s|u|zuf|ps|ks)\d+$")
 UNBACKED = re.compile(r"\b(?:u|zuf)\d+\b")
 _VIEW = "reinterpret_tensor"
+_BEYOND_MODEL = re.compile(r"_c10d_functional|alloc_from_pool|resize_|\.set_\b")
+"""Operators that change storages themselves, share one between buffers, or finish after they return."""
 _MODULE_NAMES = frozenset({_VIEW, "torch", "aten", "device", "max", "min", "inf", "nan", "math", "c_void_p", "None"})
 
 
@@ -500,7 +502,7 @@ class _Reader:
         elif head == "extern_kernels":
             kind = "extern"
         elif callee.startswith(("torch.ops.", "aten.", "inductor_ops.", "_quantized.")):
-            if callee.split(".")[2:3] == ["_c10d_functional"] or "alloc_from_pool" in callee:
+            if _BEYOND_MODEL.search(callee):
                 return None
             kind = "operator"
         else:
