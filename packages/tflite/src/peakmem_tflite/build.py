@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from peakmem.program import Buffer, Kind, Program, Statement
 
 from peakmem_tflite.arena import planned
-from peakmem_tflite.effects import OWN_STATE, PURE_CUSTOM, dependences, tokens
+from peakmem_tflite.effects import dependences, pure, tokens
 from peakmem_tflite.graph import CONTROL_FLOW, Graph
 from peakmem_tflite.macs import macs
 from peakmem_tflite.scratch import requests, rounded
@@ -107,7 +107,7 @@ def _program(graph: Graph, target: str, k: int, path: str, name: str, subgraph_o
                 dependences=tuple(sorted(before[i])),
                 workspace=sum(requests(target, subgraph, op)),
                 cost=macs(subgraph, op),
-                pure=not effects and not op.callees and (not op.custom or op.op in PURE_CUSTOM) and op.op not in OWN_STATE,
+                pure=pure(graph, subgraph, op),
                 effects=effects,
                 bodies=tuple(bodies),
             )

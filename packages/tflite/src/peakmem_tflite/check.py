@@ -8,12 +8,16 @@ not by the code that ordered and planned.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from peakmem.errors import InputError
 
 from peakmem_tflite.arena import Allocation, allocations, simulate
 from peakmem_tflite.effects import tokens
+from peakmem_tflite.enlarge import operator_tables, settings
+from peakmem_tflite.flat import Flat
 from peakmem_tflite.graph import CONTROL_FLOW, PLAN_NAME, Graph
+from peakmem_tflite.prefix import UNIT, moved
 from peakmem_tflite.reader import read
 from peakmem_tflite.scratch import ALIGNMENT
 
@@ -41,6 +45,93 @@ def check_rewrite(old: Graph, data: bytes, orders: Mapping[int, Sequence[int]], 
     return new
 
 
+def check_enlarged(old: Graph, data: bytes, sources: Sequence[int]) -> Graph:
+    """Read ``data`` and make sure that it is ``old`` with some operators of the main subgraph run again.
+
+    Every operator is followed from the values it reads to the values it writes, where a value is named by the tensor
+    that holds it in ``old``: each read must find the value that the original operator reads there, whichever copy of
+    it that is. Besides: nothing of the old file changed behind the prefix, every operator is there, in an order that
+    keeps pairs in conflict, and runs with the very same options; only pure ones run again; the old tensors, outputs
+    among them, hold the values they held, and the new ones are like those they repeat.
+
+    Parameters
+    ----------
+    old : Graph
+    data : bytes
+    sources : sequence of int
+        For each operator of the main subgraph in ``data`` the one of ``old`` that it is or repeats.
+
+    Raises
+    ------
+    InputError
+        Naming what is wrong. It means a fault in peakmem.
+    """
+    try:
+        new = read(data, "the enlarged model")
+        _untouched(old, new)
+        _values(old, new, sources)
+    except InputError as error:
+        raise InputError(f"{error} (nothing was written; please report the model)") from None
+    return new
+
+
+def _untouched(old: Graph, new: Graph) -> None:
+    """All but the main subgraph's operators and its further tensors is what it was."""
+    shift = len(new.data) - len(old.data)
+    if shift < 0 or shift % UNIT or new.data[shift:] != moved(old, shift):
+        raise _refuse("the old file changed")
+    a, b = old.subgraphs[0], new.subgraphs[0]
+    if (a.inputs, a.outputs, a.name, a.tensors) != (b.inputs, b.outputs, b.name, b.tensors[: len(a.tensors)]):
+        raise _refuse("tensors, inputs or outputs of the main subgraph changed")
+    rest = [[replace(s, vector=0) for s in g.subgraphs[1:]] for g in (old, new)]
+    if rest[0] != rest[1]:
+        raise _refuse("a subgraph other than the main one changed")
+    if _metadata(old) != _metadata(new):
+        raise _refuse("metadata other than the plan changed")
+
+
+def _values(old: Graph, new: Graph, sources: Sequence[int]) -> None:
+    a, b = old.subgraphs[0], new.subgraphs[0]
+    shift = len(new.data) - len(old.data)
+    if len(sources) != len(b.operators) or set(sources) != set(range(len(a.operators))):
+        raise _refuse("an operator is missing or one too many")
+    _order(old, 0, list(dict.fromkeys(sources)))
+    before, after = operator_tables(old), operator_tables(new)
+    value = {t: t for t in range(len(a.tensors)) if t not in a.producer}
+    value[-1] = -1
+    ran: set[int] = set()
+    for j, (i, op) in enumerate(zip(sources, b.operators)):
+        original = a.operators[i]
+        if replace(op, inputs=(), outputs=()) != replace(original, inputs=(), outputs=()):
+            raise _refuse(f"operator {j} ({op.op}) is not operator {i} of the original ({original.op})")
+        if settings(after[j], shift) != settings(before[i]):
+            raise _refuse(f"operator {j} ({op.op}) has other options than operator {i} of the original")
+        if tuple(value.get(t) for t in op.inputs) != original.inputs:
+            raise _refuse(f"operator {j} ({op.op}) reads other values than operator {i} of the original")
+        if i in ran and (original.callees or tokens(old, a, original)):
+            raise _refuse(f"operator {j} ({op.op}) runs again, which its effects forbid")
+        ran.add(i)
+        if len(op.outputs) != len(original.outputs):
+            raise _refuse(f"operator {j} ({op.op}) has {len(op.outputs)} outputs, not {len(original.outputs)}")
+        for t, origin in zip(op.outputs, original.outputs):
+            if replace(b.tensors[t], name="") != replace(a.tensors[origin], name=""):
+                raise _refuse(f"tensor {t} is not like tensor {origin}, whose value it is to hold")
+            value[t] = origin
+    for t in range(len(a.tensors)):
+        if value.get(t) != t:
+            raise _refuse(f"tensor {t} ({a.tensors[t].name!r}) does not hold its value")
+    if set(value) != {-1, *range(len(b.tensors))}:
+        raise _refuse("a new tensor holds no value")
+    rows = [Flat(g.data, "model").root().children(2, "subgraph")[0].children(0, "tensor") for g in (old, new)]
+    for t in range(len(a.tensors), len(b.tensors)):
+        if rows[1][t].target(4) != rows[0][value[t]].target(4) + (shift if rows[0][value[t]].target(4) else 0):
+            raise _refuse(f"tensor {t} is quantized otherwise than tensor {value[t]}, whose value it is to hold")
+
+
+def _metadata(graph: Graph) -> list[tuple[str, bytes]]:
+    return [(m.name, graph.data[m.at : m.at + m.length]) for m in graph.metadata if m.name != PLAN_NAME]
+
+
 def _refuse(what: str) -> InputError:
     return InputError(f"the rewritten model was refused: {what}")
 
@@ -56,8 +147,7 @@ def _same(old: Graph, new: Graph, orders: Mapping[int, Sequence[int]]) -> None:
             raise _refuse(f"tensors, inputs or outputs of subgraph {k} changed")
         if [a.operators[i] for i in order] != list(b.operators):
             raise _refuse(f"operators of subgraph {k} changed")
-    kept = [[(m.name, g.data[m.at : m.at + m.length]) for m in g.metadata if m.name != PLAN_NAME] for g in (old, new)]
-    if kept[0] != kept[1]:
+    if _metadata(old) != _metadata(new):
         raise _refuse("metadata other than the plan changed")
 
 

@@ -54,6 +54,11 @@ def tokens(graph: Graph, subgraph: Subgraph, op: Operator) -> tuple[str, ...]:
     return tuple(result)
 
 
+def pure(graph: Graph, subgraph: Subgraph, op: Operator) -> bool:
+    """Whether an operator may run twice: the same inputs give the same outputs, and nothing else changes."""
+    return not op.callees and not tokens(graph, subgraph, op)
+
+
 def _resource(subgraph: Subgraph, op: Operator) -> str | None:
     """The variable behind the handle an operator is given; None where that cannot be seen."""
     if not op.inputs or op.inputs[0] not in subgraph.producer:

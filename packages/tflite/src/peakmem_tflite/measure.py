@@ -15,12 +15,16 @@ from peakmem.errors import RuntimeFailed, RuntimeMissing
 from peakmem.frontend import Progress, Verification
 
 from peakmem_tflite.arena import allocations, planned, planner_temp
+from peakmem_tflite.enlarge import same_values
 from peakmem_tflite.frontend import RUNTIMES, installed
 from peakmem_tflite.graph import CONTROL_FLOW, Graph
 from peakmem_tflite.rewrite import with_plan
 
 if TYPE_CHECKING:
     from peakmem_tflite.model import TfliteModel
+
+Tensor = tuple[int, int]
+"""Subgraph and index."""
 
 LIMIT = 300.0
 """Seconds that one piece of work in an interpreter may take."""
@@ -168,12 +172,17 @@ def _span_note(run: Run) -> list[str]:
 
 
 def _run(runtime: str, before: TfliteModel, after: TfliteModel) -> Run:
-    run = _start(runtime, (before, after), before.settings.steps)
-    _compare(before, after, run)
+    pairs = _pairs(before.graph, after.graph)
+    if runtime != "tflm":
+        pairs = [(p, q) for p, q in pairs if p[0] == 0]
+    run = _start(runtime, (before, after), before.settings.steps, [[p for p, _ in pairs], [q for _, q in pairs]])
+    _compare(before, after, pairs, run)
     return run
 
 
-def _start(runtime: str, models: Sequence[TfliteModel], steps: int) -> Run:
+def _start(
+    runtime: str, models: Sequence[TfliteModel], steps: int, tensors: Sequence[Sequence[Tensor]] | None = None
+) -> Run:
     version = installed(runtime)
     if version is None:
         raise RuntimeMissing(f"{RUNTIMES[runtime][0]} is not installed; try: {RUNTIMES[runtime][1]}")
@@ -183,7 +192,7 @@ def _start(runtime: str, models: Sequence[TfliteModel], steps: int) -> Run:
             path, bare = Path(folder, f"{i}.tflite"), Path(folder, f"{i}-bare.tflite")
             path.write_bytes(model.data)
             bare.write_bytes(with_plan(model.graph, None))
-            rows.append({"path": str(path), "bare": str(bare), **_job(model)})
+            rows.append({"path": str(path), "bare": str(bare), **_job(model, tensors[i] if tensors else ())})
         answer = _child({"runtime": runtime, "models": rows, "steps": steps, "limit": LIMIT})
     run = Run(runtime, version, answer["models"])
     for i, (model, row) in enumerate(zip(models, run.found)):
@@ -191,28 +200,23 @@ def _start(runtime: str, models: Sequence[TfliteModel], steps: int) -> Run:
     return run
 
 
-def _job(model: TfliteModel) -> dict[str, Any]:
-    """What the child must know of a model."""
+def _job(model: TfliteModel, tensors: Sequence[Tensor]) -> dict[str, Any]:
+    """What the child must know of a model; ``tensors`` are those it is to read."""
     graph = model.graph
-    calls = []
-    queue = [0]
-    for k in queue:  # callers before what they call; the queue grows as it is read
-        for op in graph.subgraphs[k].operators:
-            if op.op not in CONTROL_FLOW:
-                continue
-            queue.extend(callee for callee in op.callees if callee not in queue)
-            calls.append(
-                {
-                    "op": op.op,
-                    "subgraph": k,
-                    "inputs": op.inputs,
-                    "outputs": op.outputs,
-                    "callees": op.callees,
-                    "body_outputs": graph.subgraphs[op.callees[-1]].outputs,
-                }
-            )
-    tensors = _compared_tensors(graph, queue)
-    total = sum(graph.subgraphs[k].tensors[t].size + 16 for k, t in tensors)
+    calls = [
+        {
+            "op": op.op,
+            "subgraph": k,
+            "inputs": op.inputs,
+            "outputs": op.outputs,
+            "callees": op.callees,
+            "body_outputs": graph.subgraphs[op.callees[-1]].outputs,
+        }
+        for k in _reached(graph)
+        for op in graph.subgraphs[k].operators
+        if op.op in CONTROL_FLOW
+    ]
+    total = sum(t.size + 16 for s in graph.subgraphs for t in s.tensors if not t.constant)
     return {
         "inputs": len(graph.subgraphs[0].inputs),
         "outputs": len(graph.subgraphs[0].outputs),
@@ -225,14 +229,40 @@ def _job(model: TfliteModel) -> dict[str, Any]:
     }
 
 
-def _compared_tensors(graph: Graph, subgraphs: list[int]) -> list[tuple[int, int]]:
-    """Subgraph and index of every tensor with a value of its own: those in the arena's head, and variables."""
-    return [
-        (k, t)
-        for k in sorted(subgraphs)
-        for t, here in enumerate(planned(graph.subgraphs[k]))
-        if here or graph.subgraphs[k].tensors[t].variable
+def _reached(graph: Graph) -> list[int]:
+    """Subgraphs that may run, callers before what they call."""
+    queue = [0]
+    for k in queue:  # it grows as it is read
+        for op in graph.subgraphs[k].operators:
+            if op.op in CONTROL_FLOW:
+                queue.extend(callee for callee in op.callees if callee not in queue)
+    return queue
+
+
+def _pairs(before: Graph, after: Graph) -> list[tuple[Tensor, Tensor]]:
+    """Tensors of two files that must hold the same bits.
+
+    They are those with a value of their own (in the arena's head, or variables), each with itself, and then, where the
+    second file computes values again, each copy with its original. None where tensors of the files do not correspond.
+    """
+    if len(before.subgraphs) != len(after.subgraphs):
+        return []
+    a, b = before.subgraphs[0].tensors, after.subgraphs[0].tensors
+    if b[: len(a)] != a or any(x.tensors != y.tensors for x, y in zip(before.subgraphs[1:], after.subgraphs[1:])):
+        return []
+    pairs = [
+        ((k, t), (k, t))
+        for k in sorted(_reached(before))
+        for t, here in enumerate(planned(before.subgraphs[k]))
+        if here or before.subgraphs[k].tensors[t].variable
     ]
+    if len(b) > len(a):
+        origin = same_values(after)
+        if any(origin[t] >= len(a) for t in range(len(a), len(b))):
+            return []
+        here = planned(after.subgraphs[0])
+        pairs += [((0, origin[t]), (0, t)) for t in range(len(a), len(b)) if here[t]]
+    return pairs
 
 
 def _in_arena(graph: Graph) -> list[int]:
@@ -278,7 +308,7 @@ def _raise_failure(runtime: str, name: str, row: dict[str, Any]) -> None:
         raise RuntimeFailed(f"{name}: {runtime} cannot run it ({detail}); nothing was measured")
 
 
-def _compare(before: TfliteModel, after: TfliteModel, run: Run) -> None:
+def _compare(before: TfliteModel, after: TfliteModel, pairs: Sequence[tuple[Tensor, Tensor]], run: Run) -> None:
     a, b = before.graph.subgraphs[0], after.graph.subgraphs[0]
     signatures = [[(s.tensors[t].shape, s.tensors[t].type) for t in s.inputs] for s in (a, b)]
     if signatures[0] != signatures[1] or len(a.outputs) != len(b.outputs):
@@ -289,17 +319,21 @@ def _compare(before: TfliteModel, after: TfliteModel, run: Run) -> None:
     over = f"over {steps} step{'s' if steps != 1 else ''}"
     names = [f"output {i}" for i in range(len(a.outputs))]
     _first_difference(run, "outputs", names, "in the shared arena")
-    if [s.tensors for s in before.graph.subgraphs] != [s.tensors for s in after.graph.subgraphs]:
+    if not pairs:
         run.compared = f"all {len(names)} outputs (the models have different tensors) {over}"
         return
-    keys = _job(before)["tensors"]
-    if run.runtime != "tflm":
-        keys = [(k, t) for k, t in keys if k == 0]
-    labels = [f"tensor {t} ({before.graph.subgraphs[k].tensors[t].name!r}) of subgraph {k}" for k, t in keys]
+    labels = [
+        f"tensor {t} ({before.graph.subgraphs[k].tensors[t].name!r}) of subgraph {k}"
+        + (f", as tensor {u} computes it again," if u != t else "")
+        for (k, t), (_, u) in pairs
+    ]
     _first_difference(run, "tensors", labels, "with all tensors kept")
     rows = run.found[0]["tensors"]["result"]
-    seen = sum(any(row[1 + i] for row in rows) for i in range(len(labels)))
-    what = f"all {seen} tensors" if seen == len(labels) else f"{seen} of {len(labels)} tensors (the others never ran)"
+    own = [i for i, (p, q) in enumerate(pairs) if p == q]
+    seen = sum(any(row[1 + i] for row in rows) for i in own)
+    what = f"all {seen} tensors" if seen == len(own) else f"{seen} of {len(own)} tensors (the others never ran)"
+    if len(pairs) > len(own):
+        what += f", {len(pairs) - len(own)} recomputed"
     run.compared = f"{what} and all outputs {over}"
 
 

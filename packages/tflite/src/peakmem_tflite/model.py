@@ -13,12 +13,13 @@ from peakmem.errors import InputError, UsageError
 from peakmem.files import write_atomically
 from peakmem.frontend import Model, Progress, Verification
 from peakmem.program import Program
-from peakmem.schedule import Schedule
+from peakmem.schedule import Expansion, Orders, Schedule
 
 from peakmem_tflite import planning
 from peakmem_tflite.arena import head
 from peakmem_tflite.build import Mapped, buffer_names, build, main_entry_bytes
-from peakmem_tflite.check import check_rewrite
+from peakmem_tflite.check import check_enlarged, check_rewrite
+from peakmem_tflite.enlarge import enlarge
 from peakmem_tflite.graph import Graph
 from peakmem_tflite.reader import read
 from peakmem_tflite.rewrite import permute, unplannable, with_plan
@@ -128,14 +129,18 @@ class TfliteModel:
 
     def schedule(self, ordering: Ordering, *, deadline: float | None = None) -> Schedule:
         """Orders and offsets; see `peakmem_tflite.planning`. Never worse than the file as it is."""
+        return self._planned(ordering.orders, ordering.lower_bound, deadline)
+
+    def _planned(self, orders: Orders, bound: int, deadline: float | None = None) -> Schedule:
+        """The best schedule at or near ``orders``; no order has a lower live peak than ``bound`` bytes."""
         if self._shared:
             return Schedule(self.given)
-        wanted = {path: tuple(order) for path, order in ordering.orders.items()}
+        wanted = {path: tuple(order) for path, order in orders.items()}
         args = (self.graph, self.mapped, self.settings.target, self.given, wanted)
         reason = "" if self.settings.no_plan else unplannable(self.graph)
         notes = (f"no plan was made: {reason}",) if reason else ()
         if self.settings.no_plan or reason:
-            floor = max(ordering.lower_bound, main_entry_bytes(self.graph))
+            floor = max(bound, main_entry_bytes(self.graph))
             outcome = planning.without_plan(*args, floor, deadline)
         else:
             outcome = planning.with_plan(*args, deadline)
@@ -161,9 +166,17 @@ class TfliteModel:
         return Schedule(outcome.orders, offsets, notes=notes)
 
     def apply(self, schedule: Schedule) -> TfliteModel:
-        """The file rewritten and checked by `peakmem_tflite.check`."""
+        """The file rewritten and checked by `peakmem_tflite.check`.
+
+        Recomputed copies become operators and tensors of the main subgraph. Such a schedule comes without offsets,
+        since `schedule` speaks of the program as it is; then they are planned here, as `schedule` does, at the orders
+        given or, where the arena is smaller there, near them.
+        """
         if schedule.expansion is not None:
-            raise UsageError("the tflite frontend cannot realize recomputed operators; plan without recomputation")
+            enlarged = self.enlarged(schedule.expansion)
+            if schedule.offsets is None:
+                return enlarged.apply(enlarged._planned({**enlarged.given, **schedule.orders}, 0))
+            return enlarged.apply(replace(schedule, expansion=None))
         for path, order in schedule.orders.items():
             (self.program if not path else dict(self.program.bodies())[path]).validate_order(order)
         orders = planning.by_subgraph(self.mapped, schedule.orders)
@@ -175,6 +188,19 @@ class TfliteModel:
         data = with_plan(replace(self.graph, data=data), self._offsets(schedule.offsets))
         graph = check_rewrite(self.graph, data, orders, self.settings.target)
         return TfliteModel(graph, self.settings, None)
+
+    def enlarged(self, expansion: Expansion) -> TfliteModel:
+        """The file with the copies of an expansion, its operators in the order of the enlarged program, no plan."""
+        if self._shared:
+            raise InputError("a subgraph is run from several places; nothing can be recomputed in such a model")
+        data = enlarge(self.graph, self.program, expansion)
+        result = TfliteModel(check_enlarged(self.graph, data, expansion.statement_of), self.settings, None)
+        wanted, made = expansion.program, result.program
+        for which in (lambda p: [(b.size, b.kind, b.pinned) for b in p.buffers],
+                      lambda p: [(s.op, s.reads, s.writes, s.workspace) for s in p.statements]):  # fmt: skip
+            if which(wanted) != which(made):
+                raise InputError("the enlarged model is not the enlarged program (nothing was written; please report it)")
+        return result
 
     def _offsets(self, named: Mapping[str, int] | None) -> list[int] | None:
         if named is None:

@@ -2,8 +2,8 @@
 
 An order is realized by exchanging entries of the operator vectors: an entry holds the distance to its operator, so the
 entry at position p becomes ``address - p`` of the operator that is to stand there, and nothing else changes. An
-offline plan overwrites the one in the file; where there is none, a new root table is put *before* the old file, for
-distances in a flatbuffer only point forward. Either way constants keep their alignment.
+offline plan overwrites the one in the file; where there is none, a new root table is put before the old file (see
+`peakmem_tflite.prefix`). Either way constants keep their alignment.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from collections.abc import Mapping, Sequence
 
 from peakmem.errors import InputError
 
-from peakmem_tflite.flat import IDENTIFIER, Flat
+from peakmem_tflite.flat import Flat
 from peakmem_tflite.graph import PLAN_NAME, Graph
+from peakmem_tflite.prefix import MODEL, Prefix, unknown_field
 
-_PREFIX_UNIT = 64
-_MODEL_SLOTS = 8
 _BUFFERS, _METADATA = 4, 6
 
 
@@ -53,8 +52,7 @@ def unplannable(graph: Graph) -> str:
     TFLite Micro looks up the plan of a variable tensor without counting the tensors of earlier subgraphs, so a plan
     could take the storage of a variable in a later subgraph away.
     """
-    root = Flat(graph.data, "model").root()
-    if any(root.position(slot) for slot in range(_MODEL_SLOTS, (root.length - 4) // 2)):
+    if unknown_field(Flat(graph.data, "model").root(), MODEL) is not None:
         return "the file's root table has fields this version does not know"
     if any(t.variable for s in graph.subgraphs[1:] for t in s.tensors):
         return "a subgraph other than the main one has variable tensors, whose plan TFLite Micro misreads"
@@ -91,88 +89,30 @@ def _prepend(graph: Graph, offsets: Sequence[int] | None) -> bytes:
     """A new root, with new vectors of buffers and metadata entries, before the old file."""
     root = Flat(graph.data, "model").root()
     buffers: list[int | str] = [t.at for t in root.children(_BUFFERS, "buffer")]
-    entries: list[int | str] = [
-        t.at for t, m in zip(root.children(_METADATA, "metadata entry"), graph.metadata) if m.name != PLAN_NAME
-    ]
+    entries = entries_without_plan(graph)
     number = len(buffers)
     if offsets is not None:
         buffers.append("buffer")
         entries.append("entry")
-    present = [slot in (_BUFFERS, _METADATA) or root.position(slot) > 0 for slot in range(_MODEL_SLOTS)]
-    out = _Prefix()
-    out.distance("root")
-    out.bytes += IDENTIFIER
-    out.table("root", [4 * (slot + 1) if here else 0 for slot, here in enumerate(present)])
-    out.put("I", root.scalar(0, "I"))
-    for slot in range(1, _MODEL_SLOTS):
-        if slot == _BUFFERS:
-            out.distance("buffers")
-        elif slot == _METADATA:
-            out.distance("entries")
-        elif present[slot]:
-            out.distance(root.target(slot))
-        else:
-            out.put("I", 0)
-    for label, members in (("buffers", buffers), ("entries", entries)):
-        out.mark(label)
-        out.put("I", len(members))
-        for member in members:
-            out.distance(member)
+    out = Prefix()
+    out.copy("root", root, MODEL, {_BUFFERS: "buffers", _METADATA: "entries"})
+    out.vector("buffers", buffers)
+    out.vector("entries", entries)
     if offsets is not None:
         out.table("buffer", [4])
         out.distance("plan")
         out.table("entry", [4, 8])
         out.distance("name")
         out.put("I", number)
-        out.mark("name")
-        out.put("I", len(PLAN_NAME))
-        out.bytes += PLAN_NAME.encode() + b"\0"
+        out.text("name", PLAN_NAME)
         out.align(16, 12)  # so that the data after the vector's length are aligned
         out.mark("plan")
         out.put("I", 4 * (3 + len(offsets)))
         out.bytes += struct.pack(f"<{3 + len(offsets)}i", 1, len(graph.subgraphs), len(offsets), *offsets)
-    out.align(_PREFIX_UNIT)
-    shift = len(out.bytes)
-    old = bytearray(graph.data)
-    for at in graph.external:
-        struct.pack_into("<Q", old, at, struct.unpack_from("<Q", old, at)[0] + shift)
-    return out.finish() + bytes(old)
+    return out.join(graph)
 
 
-class _Prefix:
-    """Bytes to stand before the old file; distances are filled in when everything has its place."""
-
-    def __init__(self) -> None:
-        self.bytes = bytearray()
-        self._labels: dict[str, int] = {}
-        self._distances: list[tuple[int, int | str]] = []
-
-    def align(self, unit: int, remainder: int = 0) -> None:
-        while len(self.bytes) % unit != remainder:
-            self.bytes.append(0)
-
-    def put(self, fmt: str, value: int) -> None:
-        self.bytes += struct.pack("<" + fmt, value)
-
-    def mark(self, label: str) -> None:
-        self.align(4)
-        self._labels[label] = len(self.bytes)
-
-    def distance(self, target: int | str) -> None:
-        """A distance to a label, or to a position in the old file."""
-        self._distances.append((len(self.bytes), target))
-        self.put("I", 0)
-
-    def table(self, label: str, places: Sequence[int]) -> None:
-        """A table of 4-byte fields: its vtable and the way back to it; the caller appends the fields."""
-        self.align(4)
-        begin = len(self.bytes)
-        self.bytes += struct.pack(f"<{2 + len(places)}H", 4 + 2 * len(places), 4 + 4 * len(places), *places)
-        self.mark(label)
-        self.put("i", len(self.bytes) - begin)
-
-    def finish(self) -> bytes:
-        for at, target in self._distances:
-            position = self._labels[target] if isinstance(target, str) else len(self.bytes) + target
-            struct.pack_into("<I", self.bytes, at, position - at)
-        return bytes(self.bytes)
+def entries_without_plan(graph: Graph) -> list[int | str]:
+    """Positions of the metadata entries other than the plan."""
+    rows = Flat(graph.data, "model").root().children(_METADATA, "metadata entry")
+    return [t.at for t, m in zip(rows, graph.metadata) if m.name != PLAN_NAME]
