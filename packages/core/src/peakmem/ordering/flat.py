@@ -21,8 +21,11 @@ from peakmem.rules import ALL, Rules
 EFFORTS = 5
 """Rounds of the portfolio; each searches ten times as long as the one before."""
 
-BEAMS = {0: 4, 1: 32, 3: 256}
+BEAMS = {1: 16, 2: 64, 3: 256}
 """Width of the beam search that follows a round."""
+
+LARGE = 1000
+"""Statements of a part on which a trap from the very start has to wait."""
 
 BRANCHING = {2: 3, 3: 6, 4: 10}
 """Levels of branching on precedences in a round."""
@@ -124,8 +127,9 @@ class Solver:
 
     def _walk(self, part: Part, mirrored: bool, effort: int) -> None:
         problem, births = part.side(mirrored)
-        if effort == 0 and self.rules.start_traps:
-            # A trap from the very start makes the smallest certificate.
+        if self.rules.start_traps and effort == (0 if len(problem) <= LARGE else 2):
+            # A trap from the very start makes the smallest certificate. It prices exits against all that came before,
+            # where the walk takes its start along: on a large part the walk goes first.
             try:
                 trap = forward_trap(problem, self.bound, births=births, deadline=self.deadline, rules=self.rules)
             except OutOfTime:
