@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from peakmem.errors import InputError, UsageError
 from peakmem.ordering import order_program
-from peakmem.schedule import Expansion, Schedule
+from peakmem.schedule import Schedule
 from peakmem_tflite.arena import allocations, simulate
 from peakmem_tflite.check import check_rewrite
 from peakmem_tflite.model import Settings, TfliteModel
@@ -130,8 +130,6 @@ def test_apply_refuses_orders_and_plans(tiny):
     assert model.apply(Schedule(model.given, spread)).predicted_bytes == 1024 * (len(names) - 1) + 48
     with pytest.raises(InputError, match="misaligned"):
         model.apply(Schedule(model.given, {**spread, names[0]: 2**20 + 8}))
-    with pytest.raises(UsageError, match="recomputed"):
-        model.apply(Schedule(model.given, expansion=Expansion(model.program, tuple(range(n)), ())))
 
 
 def test_the_verifier_refuses_effects_out_of_order(tiny):
