@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from peakmem.errors import InputError, UsageError
 from peakmem.files import write_atomically
 from peakmem.frontend import Model, Progress, Verification
+from peakmem.ordering.others import other_orders
 from peakmem.program import Program
 from peakmem.schedule import Expansion, Orders, Schedule
 
@@ -143,7 +144,7 @@ class TfliteModel:
             floor = max(bound, main_entry_bytes(self.graph))
             outcome = planning.without_plan(*args, floor, deadline)
         else:
-            outcome = planning.with_plan(*args, deadline)
+            outcome = planning.with_plan(*args, other_orders(self.program, wanted), deadline)
         if outcome.head >= self.predicted_bytes:
             return Schedule(self.given, notes=notes)
         return self.named(outcome, notes)

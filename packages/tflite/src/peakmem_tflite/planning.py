@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from peakmem.arena import Item, liveness_peak, plan
@@ -100,21 +100,26 @@ def _blocks(buffers: Sequence[Allocation]) -> tuple[list[Item], list[list[int]]]
 
 
 def with_plan(
-    graph: Graph, mapped: Mapped, target: str, given: Orders, wanted: Orders, deadline: float | None
+    graph: Graph,
+    mapped: Mapped,
+    target: str,
+    given: Orders,
+    wanted: Orders,
+    others: Iterable[tuple[int, ...]],
+    deadline: float | None,
 ) -> Outcome:
     """The best order with a plan: the wanted one if its arena reaches its liveness peak, else what others give.
 
-    Others are orders near the wanted one of the same or a lower head; the given order is among them, so the result is
-    never worse than the given order planned.
+    Fragmentation belongs to an order, so where it costs bytes other orders are planned: the given one, ``others`` of
+    the wanted peak, and orders met on a random walk (seeded) that never exceeds that peak.
     """
     program = mapped.program
     best = place(graph, mapped, target, wanted, deadline)
     goal = scheduled_timeline(program, wanted).peak
     if best.head <= goal:
         return best
-    candidates: list[Orders] = [given] if given != wanted else []
-    candidates.extend(_near(program, wanted, max(1, min(8, _WORK // 200 // max(1, len(program)) ** 2))))
-    for orders in candidates:
+    tries = max(2, min(200, _WORK // 20 // max(1, len(program)) ** 2))
+    for orders in _candidates(program, given, wanted, goal, others, tries):
         if _late(deadline):
             break
         if scheduled_timeline(program, orders).peak >= best.head:
@@ -125,6 +130,31 @@ def with_plan(
         if best.head <= goal:
             break
     return best
+
+
+def _candidates(
+    program: Program, given: Orders, wanted: Orders, goal: int, others: Iterable[tuple[int, ...]], tries: int
+) -> Iterator[Orders]:
+    if given != wanted:
+        yield given
+    starts = [wanted]
+    for order in others:
+        starts.append({**wanted, "": order})
+        yield starts[-1]
+    rng = random.Random(0)
+    for k in range(tries):
+        at = k % len(starts)
+        orders = starts[at]
+        for _ in range(8):
+            moved = _move(program, orders[""], rng)
+            if moved is None:
+                return
+            trial = {**orders, "": moved}
+            if scheduled_timeline(program, trial).peak <= goal:
+                orders = trial
+        if orders is not starts[at]:
+            starts[at] = orders
+            yield orders
 
 
 def without_plan(
@@ -164,18 +194,6 @@ def without_plan(
             if size < best.head:
                 best = Outcome(dict(orders), None, size, False)
     return best
-
-
-def _near(program: Program, orders: Orders, count: int) -> Iterator[Orders]:
-    """Neighbours of an order: alternately one and several moves away."""
-    rng = random.Random(0)
-    for k in range(count):
-        moved: tuple[int, ...] | None = orders[""]
-        for _ in range(1 + k % 4):
-            moved = _move(program, moved, rng) if moved is not None else None
-        if moved is None:
-            return
-        yield {**orders, "": moved}
 
 
 def _move(program: Program, order: tuple[int, ...], rng: random.Random) -> tuple[int, ...] | None:
