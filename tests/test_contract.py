@@ -39,7 +39,10 @@ def sample(frontend: Frontend, samples: dict[str, Callable[[Path], Path]], tmp_p
 
 @pytest.fixture
 def model(sample: Path) -> Model:
-    return peakmem.load(sample)
+    try:
+        return peakmem.load(sample)
+    except RuntimeMissing as error:  # a frontend whose runtime compiles the artifact first
+        pytest.skip(str(error))
 
 
 def greedy(program: Program) -> tuple[int, ...]:
@@ -142,6 +145,7 @@ def test_rewritten_file_runs_in_the_scheduled_order(model: Model, tmp_path: Path
     assert [shape(read.program, v) for v in range(len(read.program))] == [shape(model.program, v) for v in order]
 
 
+@pytest.mark.usefixtures("model")  # skips where the artifact cannot be loaded
 def test_rewriting_is_deterministic(sample: Path, tmp_path: Path) -> None:
     files = []
     for name in ("one", "two"):

@@ -46,7 +46,7 @@ _HOMES = {
     "Schedule": "schedule",
 }
 
-__all__ = sorted(_HOMES)  # noqa: PLE0605
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
