@@ -78,7 +78,8 @@ def test_copies_are_put_before_an_untouched_file(tiny):
         expansion = any_expansion(model.program, random.Random(seed), 1 + seed % 5)
         data = enlarge(model.graph, model.program, expansion)
         prefix = len(data) - len(model.data)
-        assert prefix > 0 and prefix % 64 == 0
+        assert prefix > 0
+        assert prefix % 64 == 0
         assert data[prefix:] == model.data
         new = read(data)
         old = model.graph.subgraphs[0]
@@ -251,7 +252,8 @@ def test_copies_run_as_predicted(tiny, orders, tflm):
         other = model.apply(Schedule(orders(expansion.program, rng), expansion=expansion))
         found = model.verify(other)
         assert found.failures == ()
-        assert found.exact and found.bitwise_identical
+        assert found.exact
+        assert found.bitwise_identical
         assert f"{len(expansion.program.buffers) - len(model.program.buffers)} recomputed" in found.compared
 
 
@@ -276,10 +278,12 @@ def test_a_wrong_copy_is_found(tiny, tflm):
 def test_real_models_below_their_best_order(shared, tflm, name, target):
     (path,) = [p for p in shared if p.stem == name]
     found = recompute(load_shared(path, steps=3), target=target, whole_front=False, time_limit=30)
-    assert found.ordering.certificate is not None and found.ordering.peak == found.ordering.lower_bound > target
+    assert found.ordering.certificate is not None
+    assert found.ordering.peak == found.ordering.lower_bound > target
     assert found.verification is not None
     assert found.verification.failures == ()
-    assert found.verification.exact and found.verification.bitwise_identical
+    assert found.verification.exact
+    assert found.verification.bitwise_identical
     assert found.verification.optimized_bytes <= target
 
 
