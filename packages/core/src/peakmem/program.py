@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -282,7 +283,9 @@ def _births(predecessors: Sequence[Sequence[int]], touchers: Sequence[int]) -> t
     covered: dict[int, bool] = dict.fromkeys(touchers, True)
     births = [first]
     for t in touchers[1:]:
-        if any(covered.get(p, False) for p in predecessors[t]):
+        before = predecessors[t]
+        i = bisect_left(before, first)  # nearly always the first toucher itself; a scan of many predecessors is dear
+        if (i < len(before) and before[i] == first) or any(covered.get(p, False) for p in before):
             continue
         # Depth-first towards earlier statements, never below the first toucher.
         stack = [p for p in predecessors[t] if p > first]
