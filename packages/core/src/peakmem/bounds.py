@@ -271,6 +271,18 @@ def forward_trap(
     return best
 
 
+def statement_trap(problem: Problem, v: int, level: int) -> Trap:
+    """The statement ``v`` alone: the trap of everything that does not follow it, with v as its only exit."""
+    after = {v}
+    stack = [v]
+    while stack:
+        for w in problem.succs[stack.pop()]:
+            if w not in after:
+                after.add(w)
+                stack.append(w)
+    return Trap(level, tuple(u for u in range(len(problem)) if u not in after), (v,))
+
+
 def forward_trap_bound(problem: Problem) -> int:
     """Forward trap bound as a value, in bytes; O(n^2) cuts at worst."""
     start = max(problem.floor, default=problem.entry_bytes)
@@ -287,14 +299,7 @@ def statement_bound(problem: Problem) -> int:
     pricer = Pricer(problem, births_of(problem))
     best = max(problem.floor, default=problem.entry_bytes)
     for v in range(len(problem)):
-        after = {v}
-        stack = [v]
-        while stack:
-            for w in problem.succs[stack.pop()]:
-                if w not in after:
-                    after.add(w)
-                    stack.append(w)
-        around = [u for u in range(len(problem)) if u not in after]
+        around = statement_trap(problem, v, best).members
         trap = bytearray(len(problem))
         for u in around:
             trap[u] = 1

@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 from time import monotonic
 from typing import Any
 
-from peakmem.bounds import OutOfTime, Trap, forward_trap
+from peakmem.bounds import OutOfTime, Trap, forward_trap, statement_trap
 from peakmem.cuts import Cut, births_of, cheapest_state
 from peakmem.problem import Problem, State
 from peakmem.rules import ALL, Rules
@@ -327,15 +327,3 @@ def _pair(problem: Problem, budget: int, deadline: float | None) -> tuple[int, i
             both = [closure.cut(v, *closure.interval(arc)).value for arc in (Arc(u, v, v), Arc(v, u, v))]
             best = max(best, (min(both), (u, v)), key=lambda item: item[0])
     return best[1]
-
-
-def statement_trap(problem: Problem, v: int, level: int) -> Trap:
-    """The statement ``v`` alone: the trap of everything that does not follow it, with v as its only exit."""
-    after = {v}
-    stack = [v]
-    while stack:
-        for w in problem.succs[stack.pop()]:
-            if w not in after:
-                after.add(w)
-                stack.append(w)
-    return Trap(level, tuple(u for u in range(len(problem)) if u not in after), (v,))

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
 
-from peakmem.bounds import Births, OutOfTime, Trap, forward_trap
+from peakmem.bounds import Births, OutOfTime, Trap, forward_trap, statement_trap
 from peakmem.cuts import births_of
 from peakmem.frontend import Progress
 from peakmem.ordering.beam import beam
 from peakmem.ordering.closest import closest
 from peakmem.ordering.descent import descend
 from peakmem.ordering.greedy import least_growth, post_order
-from peakmem.precedence import propagate, statement_trap
+from peakmem.precedence import propagate
 from peakmem.problem import Problem, waypoints
 from peakmem.proof import Evidence
 from peakmem.rules import ALL, Rules
