@@ -14,7 +14,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from peakmem.recompute.plan import Rerun
+from peakmem.recompute.problem import Unit
 from peakmem.recompute.retention import Horizon
+
+MOST_OPTIONAL = 12
+"""Buffers that a row of several statements may let go half way; with more, all ways to do so are too many."""
 
 
 class TooWide(Exception):
@@ -137,12 +141,7 @@ class _Frontier:
             return labels
         now = _bits(undecided)
         ready = [
-            (
-                i,
-                _bits(self.problem.units[i].delivers) & now,
-                _bits(self.problem.units[i].sources) & now,
-                self.h.target - fixed - self.problem.units[i].charge,
-            )
+            (i, _bits(self.problem.units[i].delivers) & now, _bits(self.problem.units[i].sources) & now)
             for i in units
             if not any(self.h.status(b, gap, gap=True) == 0 for b in self.problem.units[i].sources)
         ]
@@ -160,7 +159,7 @@ class _Frontier:
                 continue
             done.append(x)
             self.check(len(done))
-            for i, delivers, sources, room in ready:
+            for i, delivers, sources in ready:
                 unit = self.problem.units[i]
                 if x.present & delivers == delivers or x.present & sources != sources:
                     continue
@@ -169,11 +168,41 @@ class _Frontier:
                 if used.bit_count() >= limit or (self.h.budget is not None and x.cost + unit.cost > self.h.budget):
                     continue
                 runs = x.runs | (used << 1 | 1) << shift
-                for mask in self.maximal(x.present & ~delivers, sources, room):
+                for mask in self.after(unit, x.present & ~delivers, sources, delivers, self.h.target - fixed):
                     count += 1
-                    y = _Label(x.cost + unit.cost, mask | delivers, runs, x, (gap, i))
+                    y = _Label(x.cost + unit.cost, mask, runs, x, (gap, i))
                     heapq.heappush(queue, (y.cost, count, y))
         return done
+
+    def after(self, unit: Unit, present: int, sources: int, delivers: int, room: int) -> Iterator[int]:
+        """What may be present after a rerun in ``room`` bytes: all maximal sets, and perhaps more.
+
+        A row of several members may drop a source after its last reader in the row, and what it delivers after its
+        last toucher. What it neither reads nor makes is dropped before it or not at all. So all ways to keep such
+        buffers are tried, and for each the maximal sets of the others.
+        """
+        early_sources, early_made = unit.early
+        optional = [b for b in (*early_sources, *early_made) if (sources | delivers) >> b & 1]
+        if len(optional) > MOST_OPTIONAL:
+            raise TooWide
+        for choice in range(1 << len(optional)):
+            dropped = _bits(b for k, b in enumerate(optional) if choice >> k & 1)
+            if delivers and not delivers & ~dropped:
+                continue
+            most = max(
+                x
+                + sum(self.sizes[b] for b, last in zip(unit.sources, unit.read_until) if dropped >> b & 1 and last >= i)
+                + sum(
+                    self.sizes[b]
+                    for b, last in zip(unit.delivers, unit.made_by)
+                    if last < i and delivers >> b & 1 and not dropped >> b & 1
+                )
+                for i, x in enumerate(unit.inner)
+            )
+            for mask in self.maximal(present & ~dropped, sources & ~dropped, room - most):
+                yield mask | delivers & ~dropped
+                if not choice and mask == present:
+                    return  # all of it fits
 
     def maximal(self, present: int, needed: int, room: int) -> Iterator[int]:
         """The maximal subsets of ``present`` that hold ``needed`` and fit into ``room`` bytes."""

@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from peakmem.program import Buffer, Program, Statement
+from peakmem.program import Buffer, Kind, Program, Statement
 
 
 def random_program(
@@ -89,6 +89,55 @@ def random_program(
         for i, b in enumerate(buffers)
     ]
     return Program(tuple(kept), tuple(rows))
+
+
+def random_chains(seed: int, statements: int) -> Program:
+    """A small random program in which several statements, each with a source of its own, fill most buffers.
+
+    Every buffer is begun by one statement, rewritten in place by up to two more or filled part by part, then left idle
+    and read late: bringing it back takes a row of reruns, and memory half way through the row decides.
+    """
+    rng = random.Random(seed)
+    buffers = [Buffer(f"in{i}", rng.randint(1, 4), "input", rng.random() < 0.5) for i in range(2)]
+    rows: list[Statement] = []
+    writers: dict[int, list[int]] = {0: [], 1: []}
+    readers: dict[int, list[int]] = {0: [], 1: []}
+
+    def add(reads: Sequence[int], writes: Sequence[int], workspace: int) -> None:
+        needs = {w for b in (*reads, *writes) for w in writers[b]} | {r for b in writes for r in readers[b]}
+        rows.append(
+            Statement(f"s{len(rows)}", "S", tuple(reads), tuple(writes), tuple(sorted(needs)), workspace,
+                      rng.choice([0, 1, 2, 5]))
+        )
+        for b in reads:
+            if b not in writes:
+                readers[b].append(len(rows) - 1)
+        for b in writes:
+            writers[b].append(len(rows) - 1)
+
+    def fresh(size: int, kind: Kind = "intermediate") -> int:
+        buffers.append(Buffer(f"b{len(buffers)}", size, kind, kind == "output"))
+        writers[len(buffers) - 1], readers[len(buffers) - 1] = [], []
+        return len(buffers) - 1
+
+    idle: list[int] = []
+    while len(rows) < statements - 2:
+        if rng.random() < 0.3:
+            idle.append(fresh(rng.randint(1, 5)))
+            add([rng.choice([0, 1])], [idle[-1]], 0)
+            continue
+        b = fresh(rng.randint(4, 9))
+        for part in range(rng.randint(2, 3)):
+            source = rng.choice([0, 1, *idle])
+            own = [b] if part and rng.random() < 0.7 else []
+            also = [fresh(rng.randint(1, 4))] if rng.random() < 0.2 else []
+            add([source, *own], [b, *also], rng.choice([0, 0, 2, 4]))
+            idle += also
+        idle.append(b)
+    wide = fresh(1)
+    add([rng.choice([0, 1])], [wide], rng.randint(6, 14))
+    add([wide, *rng.sample(idle, min(len(idle), 3))], [fresh(1, "output")], 0)
+    return Program(tuple(buffers), tuple(rows))
 
 
 def _reduced(rows: Sequence[Statement]) -> list[Statement]:

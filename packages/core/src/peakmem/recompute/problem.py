@@ -37,9 +37,15 @@ class Unit:
         Buffers of positive size that it reads and does not write; all must be resident while it reruns.
     delivers : tuple of int
         Buffers it brings back: candidates for being dropped.
+    inner : tuple of int
+        While each member runs, the bytes of its workspace and of the fresh buffers that the row itself still needs.
+        A fresh buffer is charged from its first writer to its last toucher in the row.
+    read_until : tuple of int
+        For each source the index of the last member that reads it: it may be dropped after that.
+    made_by : tuple of int
+        For each delivered buffer the index of its last toucher in the row: it is kept from there on, or dropped.
     charge : int
-        Most bytes a rerun adds to what is resident: workspace and fresh outputs, *all* of them. Sources and what is
-        delivered count through the whole row, which is a reserve where there are several members.
+        Most bytes that a rerun adds to its sources, if it keeps all that it delivers.
     cost : int
         MACs of one rerun.
     ready : int
@@ -53,10 +59,22 @@ class Unit:
     members: tuple[int, ...]
     sources: tuple[int, ...]
     delivers: tuple[int, ...]
+    inner: tuple[int, ...]
+    read_until: tuple[int, ...]
+    made_by: tuple[int, ...]
     charge: int
     cost: int
     ready: int
     deadline: int
+
+    @property
+    def early(self) -> tuple[list[int], list[int]]:
+        """Sources, and delivered buffers, of which the row may let go before its last member runs."""
+        end = len(self.members) - 1
+        return (
+            [b for b, i in zip(self.sources, self.read_until) if i < end],
+            [b for b, i in zip(self.delivers, self.made_by) if i < end],
+        )
 
 
 @dataclass(frozen=True)
@@ -262,12 +280,24 @@ class Problem:
         delivers = tuple(b for b in written if self._delivered(b, inside, ready))
         if not delivers:
             return None
+        touched = {b: [i for i, v in enumerate(members) if b in program.touched[v]] for b in (*sources, *written)}
+        made_by = [touched[b][-1] for b in delivers]
+        sizes = program.buffers
+        inner = [
+            self.charged[v] + sum(sizes[b].size for b in written if touched[b][0] <= i <= touched[b][-1])
+            for i, v in enumerate(members)
+        ]
         return Unit(
             group=members[0],
             members=members,
             sources=tuple(sources),
             delivers=delivers,
-            charge=self._charge(members, written, delivers),
+            inner=tuple(inner),
+            read_until=tuple(touched[b][-1] for b in sources),
+            made_by=tuple(made_by),
+            charge=max(
+                x + sum(sizes[b].size for b, last in zip(delivers, made_by) if last < i) for i, x in enumerate(inner)
+            ),
             cost=sum(program.statements[v].cost for v in members),
             ready=ready,
             deadline=deadline,
@@ -291,19 +321,6 @@ class Problem:
             if v not in reached and any(p in reached for p in program.predecessors[v]):
                 reached.add(v)
         return any(w in reached and w not in inside for b in sources for w in self.writers[b])
-
-    def _charge(self, members: Sequence[int], written: Mapping[int, None], delivers: Sequence[int]) -> int:
-        """Delivered outputs stay to the end of the unit, others to the last member that touches them."""
-        sizes, most = self.program.buffers, 0
-        start = {b: min(i for i, v in enumerate(members) if b in self.writes[v]) for b in written}
-        stop = {
-            b: len(members) if b in delivers else max(i for i, v in enumerate(members) if b in self.program.touched[v])
-            for b in written
-        }
-        for i, v in enumerate(members):
-            fresh = sum(sizes[b].size for b in written if start[b] <= i <= stop[b])
-            most = max(most, self.charged[v] + fresh)
-        return most
 
     # -- how long things are worth keeping -------------------------------------------------------------------
 

@@ -244,7 +244,7 @@ class _Builder:
         self.after = -1  # base steps up to here are done at the last event
         self.slot_before = False
         self.present: dict[int, int] = {}  # undecided buffer -> variable at the last event
-        self.back: dict[int, int] = {}  # unit -> rerun variable in the last event, if a slot
+        self.back: dict[tuple[int, int], int] = {}  # unit and buffer -> whether the last event, a slot, brought it
         self.started = False
         self.previous: list[Term] = []
 
@@ -253,7 +253,7 @@ class _Builder:
         if not self.started or self.problem.born[b] > self.after or self.h.sizes[b] == 0:
             return None
         if b in self.present:
-            return [(1, self.present[b]), *((1, self.back[u]) for u in self.delivering(b) if u in self.back)]
+            return [(1, self.present[b]), *((1, self.back[u, b]) for u in self.delivering(b) if (u, b) in self.back)]
         if self.slot_before:
             if self.h.status(b, self.after + 1, gap=True) == 0:
                 return []
@@ -308,7 +308,8 @@ class _Builder:
         for b in self.problem.program.touched[self.problem.order[step]]:
             if self.problem.born[b] < step:
                 self.require(b, reruns, [])
-        self.advance(step, undecided, reruns, room, [])
+        now = self.advance(step, undecided, reruns, {})
+        self.limit([(self.h.sizes[b], x) for b, x in now.items()], [], room)
         self.after, self.slot_before, self.back = step, False, {}
         self.previous = []
         self.model.steps += 1
@@ -320,41 +321,87 @@ class _Builder:
         if room < 0:
             return False
         reruns = {} if self.slot_before else self.segment(gap, before_slot=True)
-        back: dict[int, int] = {}
-        for u in self.h.units_in(gap):
-            back[u] = self.model.variable(self.problem.units[u].cost)
-            self.model.runs.setdefault(self.problem.units[u].group, []).append(back[u])
-        charges = [(self.problem.units[u].charge, y) for u, y in back.items()]
-        self.advance(gap, undecided, reruns, room, charges)
-        for u, y in back.items():
-            for e in self.problem.units[u].sources:
-                if e in self.present:
-                    self.model.rows.append(Row(((1, y), (-1, self.present[e])), 0))
+        units = self.problem.units
+        rows = {u: self.model.variable(units[u].cost) for u in self.h.units_in(gap)}
+        back: dict[tuple[int, int], int] = {}
+        loans: dict[int, int] = {}  # early source of some row -> whether it is there when the row begins
+        for u, y in rows.items():
+            self.model.runs.setdefault(units[u].group, []).append(y)
+            sources, made = units[u].early
+            loans.update((b, -1) for b in sources if b in undecided)
+            for b in units[u].delivers:
+                if b in made:
+                    back[u, b] = self.model.variable()
+                    self.model.rows.append(Row(((1, back[u, b]), (-1, y)), 0))
+                else:
+                    back[u, b] = y
+        for b in loans:
+            loans[b] = self.model.variable()
+        now = self.advance(gap, undecided, reruns, loans)
+        whole = [(units[u].charge, y) for u, y in rows.items() if not any(units[u].early)]
+        self.limit([(self.h.sizes[b], x) for b, x in now.items()], whole, room)
+        for u, y in rows.items():
+            if any(units[u].early):
+                self.row(u, y, now, loans, back, room)
+            early, _ = units[u].early
+            for e in units[u].sources:
+                if e in now:
+                    self.model.rows.append(Row(((1, y), (-1, loans[e] if e in early else now[e])), 0))
                 elif self.h.status(e, gap, gap=True) == 0:
                     self.model.rows.append(Row(((1, y),), 0))
-        ones: list[Term] = [(1, y) for y in back.values()]
+        ones: list[Term] = [(1, y) for y in rows.values()]
         if len(ones) > 1:
             self.model.rows.append(Row(tuple(ones), 1))
         if self.previous and ones:  # idle slots come last
             self.model.rows.append(Row((*ones, *((-a, y) for a, y in self.previous)), 0))
         self.after, self.slot_before, self.back = gap - 1, True, back
         self.previous = ones
-        self.model.parts.append(Slot(gap, back))
+        self.model.parts.append(Slot(gap, rows))
         self.model.slots += 1
         return True
 
-    def advance(
-        self, step: int, undecided: Sequence[int], reruns: Mapping[int, int], room: int, charges: list[Term]
+    def row(
+        self,
+        u: int,
+        y: int,
+        now: Mapping[int, int],
+        loans: Mapping[int, int],
+        back: Mapping[tuple[int, int], int],
+        room: int,
     ) -> None:
-        """Decide what is present at the new event."""
+        """Memory at each member of a row: sources end with their last reader in it, unless they stay present.
+
+        The rows hold even where another unit takes the slot: what is there on loan is then read by that unit, whose
+        own first member needs all of it.
+        """
+        unit, sizes = self.problem.units[u], self.h.sizes
+        for i, fresh in enumerate(unit.inner):
+            lent = {b for b, last in zip(unit.sources, unit.read_until) if i <= last < len(unit.inner) - 1}
+            terms = [(sizes[b], loans[b] if b in lent else x) for b, x in now.items()]
+            terms += [
+                (sizes[b], back[u, b]) for b, last in zip(unit.delivers, unit.made_by) if last < i and back[u, b] != y
+            ]
+            self.limit(terms, [(fresh, y)], room)
+
+    def limit(self, terms: list[Term], charges: list[Term], room: int) -> None:
+        """At most ``room`` bytes, where at most one of ``charges`` counts."""
+        if sum(a for a, _ in terms) + max((a for a, _ in charges), default=0) > room:
+            self.model.rows.append(Row((*terms, *charges), room))
+
+    def advance(
+        self, step: int, undecided: Sequence[int], reruns: Mapping[int, int], loans: Mapping[int, int]
+    ) -> dict[int, int]:
+        """Decide what is present at the new event, and what of it is only there when the event begins."""
         now = {b: self.model.variable() for b in undecided}
         for b, x in now.items():
-            self.require(b, reruns, [(1, x)])
+            if b in loans:
+                self.require(b, reruns, [(1, loans[b])])
+                self.model.rows.append(Row(((1, x), (-1, loans[b])), 0))
+            else:
+                self.require(b, reruns, [(1, x)])
         self.present = now
         self.started = True
-        sizes = self.h.sizes
-        if sum(sizes[b] for b in undecided) + max((a for a, _ in charges), default=0) > room:
-            self.model.rows.append(Row((*((sizes[b], x) for b, x in now.items()), *charges), room))
+        return now
 
     def close(self) -> None:
         """Base runs after the last event."""

@@ -32,9 +32,9 @@ class Outcome:
     target : int
         Bytes.
     status : {"exact", "infeasible", "gap"}
-        ``exact``: no plan for this base order and cap costs less than ``plan``, in the model (see `Unit.charge` for its
-        reserve where several statements rerun in a row). ``infeasible``: in the model there is none within the cap and
-        the budget. ``gap``: not settled in time; ``plan`` is the best found, if any.
+        A plan is any list of reruns of the problem's units. ``exact``: for this base order and cap none costs less than
+        ``plan``. ``infeasible``: none reaches the target within the cap and the budget. ``gap``: not settled in time;
+        ``plan`` is the best found, if any.
     plan : Plan or None
     lower_bound : int
         No plan for this base order costs less MACs.
@@ -212,10 +212,9 @@ def _refine(search: _Search) -> tuple[str, bool]:
         answer = Answer(None, None, True) if model is None else _answer(model, horizon.budget, search.left())
         search.width = answer.width
         if answer.bound is None and answer.exact:
-            if search.plan is None:
-                return method, not truncated
-            search.bound = search.plan.extra_macs  # nothing cheaper than the incumbent
-            return method, False
+            if search.plan is not None and not truncated:
+                search.bound = search.plan.extra_macs  # nothing cheaper than the incumbent
+            return method, search.plan is None and not truncated
         if not truncated and answer.bound is not None:
             search.bound = max(search.bound, answer.bound)
         if search.settled or answer.values is None or model is None or not grown:
