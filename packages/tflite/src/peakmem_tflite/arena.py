@@ -7,9 +7,10 @@ highest buffer is the *head* of the arena.
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from peakmem.arena.items import overlaps
 
 from peakmem_tflite.graph import CONTROL_FLOW, Graph, Subgraph
 from peakmem_tflite.scratch import requests, rounded
@@ -125,32 +126,28 @@ def simulate(buffers: Sequence[Allocation], plan: Sequence[int] | None = None) -
     -----
     Buffers with planned offsets come first, as listed. The others are sorted by size, largest first, and among equals
     the last listed first (the planner fills its array from the end and sorts it stably), and each goes into the first
-    gap that holds it. O(n^2).
+    gap that holds it. Sorts what is resident together with each buffer.
     """
-    offsets = [-1] * len(buffers)
-    placed: list[tuple[int, int, int, int]] = []
+    offsets = [0] * len(buffers)
+    placed = [False] * len(buffers)
+    near = overlaps([(b.first, b.last) for b in buffers])
     online = []
     for i, b in enumerate(buffers):
         fixed = plan[b.tensor] if plan is not None and b.tensor >= 0 else -1
         if fixed == -1:
             online.append(i)
         else:
-            offsets[i] = fixed
-            insort(placed, (fixed, fixed + b.size, b.first, b.last))
+            offsets[i], placed[i] = fixed, True
     online.reverse()
     online.sort(key=lambda i: -buffers[i].size)
     for i in online:
-        b = buffers[i]
-        size, first, last = b.size, b.first, b.last
-        at = 0
-        for offset, end, born, dies in placed:
-            if born <= last and first <= dies:
-                if offset - at >= size:
-                    break
-                if end > at:
-                    at = end
-        offsets[i] = at
-        insort(placed, (at, at + size, first, last))
+        size, at = buffers[i].size, 0
+        for offset, end in sorted([(offsets[j], offsets[j] + buffers[j].size) for j in near[i] if placed[j]]):
+            if offset - at >= size:
+                break
+            if end > at:
+                at = end
+        offsets[i], placed[i] = at, True
     return max((o + b.size for o, b in zip(offsets, buffers)), default=0), offsets
 
 

@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import random
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
-from peakmem.arena.items import Item
+from peakmem.arena.items import Item, overlaps
 
 
-def first_fit(items: Sequence[Item], sequence: Sequence[int]) -> tuple[int, ...]:
+def first_fit(
+    items: Sequence[Item], sequence: Sequence[int], near: Sequence[Sequence[int]] | None = None
+) -> tuple[int, ...]:
     """Place the items in ``sequence``, each at the lowest offset free during its whole lifetime.
 
-    O(n^2) in all; offsets keep the alignment of the sizes.
+    ``near`` is what `peakmem.arena.items.overlaps` says of the items, for callers that place them often. Sorts the
+    neighbours of each item; offsets keep the alignment of the sizes.
     """
-    offsets = [0] * len(items)
-    placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last
+    if near is None:
+        near = neighbours(items)
+    offsets = [-1] * len(items)
     for i in sequence:
-        item = items[i]
-        size, first, last = item.size, item.first, item.last
-        at = 0
-        for offset, end, born, dies in placed:
-            if born <= last and first <= dies:
-                if offset - at >= size:
-                    break
-                if end > at:
-                    at = end
+        size, at = items[i].size, 0
+        for offset, end in sorted([(offsets[j], offsets[j] + items[j].size) for j in near[i] if offsets[j] >= 0]):
+            if offset - at >= size:
+                break
+            if end > at:
+                at = end
         offsets[i] = at
-        insort(placed, (at, at + size, first, last))
     return tuple(offsets)
+
+
+def neighbours(items: Sequence[Item]) -> list[list[int]]:
+    """For each item those resident with it at some step."""
+    return overlaps([(item.first, item.last) for item in items])
 
 
 def arena_size(items: Sequence[Item], offsets: Sequence[int]) -> int:
@@ -36,14 +41,15 @@ def arena_size(items: Sequence[Item], offsets: Sequence[int]) -> int:
     return max((offset + item.size for item, offset in zip(items, offsets)), default=0)
 
 
-def greedy_by_size(items: Sequence[Item]) -> tuple[int, ...]:
+def greedy_by_size(items: Sequence[Item], near: Sequence[Sequence[int]] | None = None) -> tuple[int, ...]:
     """Largest first, ties as listed (Pisarchyk & Lee 2020, *Efficient Memory Management for Deep Neural Net Inference*)."""
-    return first_fit(items, sorted(range(len(items)), key=lambda i: -items[i].size))
+    return first_fit(items, sorted(range(len(items)), key=lambda i: -items[i].size), near)
 
 
 def greedy_portfolio(items: Sequence[Item]) -> Iterator[tuple[int, ...]]:
     """Placements by several rules, greedy by size first."""
-    yield greedy_by_size(items)
+    near = neighbours(items)
+    yield greedy_by_size(items, near)
     n = range(len(items))
     pressure = _pressures(items)
     for key in (
@@ -53,7 +59,7 @@ def greedy_portfolio(items: Sequence[Item]) -> Iterator[tuple[int, ...]]:
         lambda i: (items[i].first, -items[i].size, i),
         lambda i: (-items[i].last, -items[i].size, i),
     ):
-        yield first_fit(items, sorted(n, key=key))
+        yield first_fit(items, sorted(n, key=key), near)
 
 
 def improve(items: Sequence[Item], start: Sequence[int], goal: int, rounds: int) -> tuple[int, ...]:
@@ -69,6 +75,7 @@ def improve(items: Sequence[Item], start: Sequence[int], goal: int, rounds: int)
         Placements tried. Seeded: the same input gives the same result.
     """
     rng = random.Random(0)
+    near = neighbours(items)
     best, size = tuple(start), arena_size(items, start)
     sequence = sorted(range(len(items)), key=lambda i: (start[i], -items[i].size))
     current, current_size = best, size
@@ -83,7 +90,7 @@ def improve(items: Sequence[Item], start: Sequence[int], goal: int, rounds: int)
         if rng.random() < 0.3:
             a, b = rng.randrange(len(trial)), rng.randrange(len(trial))
             trial[a], trial[b] = trial[b], trial[a]
-        offsets = first_fit(items, trial)
+        offsets = first_fit(items, trial, near)
         reached = arena_size(items, offsets)
         if reached <= current_size:
             sequence, current, current_size = trial, offsets, reached

@@ -69,6 +69,24 @@ def liveness_peak(items: Sequence[Item]) -> int:
     return peak
 
 
+def overlaps(spans: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """For each span (first and last step, both included) the others it shares a step with; O(n log n + pairs).
+
+    >>> overlaps([(0, 1), (1, 2), (2, 2)])
+    [[1], [0, 2], [1]]
+    """
+    result: list[list[int]] = [[] for _ in spans]
+    open_now: list[int] = []
+    for i in sorted(range(len(spans)), key=lambda i: spans[i]):
+        first = spans[i][0]
+        open_now = [j for j in open_now if spans[j][1] >= first]
+        result[i].extend(open_now)
+        for j in open_now:
+            result[j].append(i)
+        open_now.append(i)
+    return result
+
+
 def check_placement(items: Sequence[Item], offsets: Sequence[int], *, alignment: int = 1) -> int:
     """Check a placement pair by pair and return the arena's size.
 
@@ -76,7 +94,7 @@ def check_placement(items: Sequence[Item], offsets: Sequence[int], *, alignment:
     ------
     InputError
         When an offset is negative or not aligned, an item has no lifetime, or two items are resident at one step and
-        share a byte; the message names them. O(n^2).
+        share a byte; the message names them. O(n log n + pairs resident together).
     """
     if len(items) != len(offsets):
         raise InputError(f"placement: {len(offsets)} offsets for {len(items)} items")
@@ -85,8 +103,10 @@ def check_placement(items: Sequence[Item], offsets: Sequence[int], *, alignment:
             raise InputError(f"placement: {item.name!r} has no lifetime or a negative size")
         if offset < 0 or offset % alignment:
             raise InputError(f"placement: offset {offset} of {item.name!r} is not a multiple of {alignment}")
-    for i, (a, at) in enumerate(zip(items, offsets)):
-        for b, bt in zip(items[:i], offsets[:i]):
-            if a.first <= b.last and b.first <= a.last and at < bt + b.size and bt < at + a.size:
+    for i, near in enumerate(overlaps([(item.first, item.last) for item in items])):
+        a, at = items[i], offsets[i]
+        for j in near:
+            b, bt = items[j], offsets[j]
+            if j < i and at < bt + b.size and bt < at + a.size:
                 raise InputError(f"placement: {a.name!r} and {b.name!r} overlap in time and in bytes")
     return max((offset + item.size for item, offset in zip(items, offsets)), default=0)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from peakmem.arena.exact import exact_offsets
-from peakmem.arena.greedy import arena_size, greedy_portfolio, improve
+from peakmem.arena.greedy import arena_size, greedy_portfolio, improve, neighbours
 from peakmem.arena.items import Item, Placement, check_placement, liveness_peak
 
 MOST_PAIRS = 10_000
 """With more pairs of items resident together the exact solver is not tried: it would end with nothing after long."""
 
-_ROUNDS = 4_000_000
-"""Bound of the local search: placements tried times the square of the number of items."""
+_WORK = 1_000_000
+"""Bound of the local search: placements tried times items and pairs of them resident together. Half a second."""
 
 
 def plan(
@@ -45,13 +45,12 @@ def plan(
             best, size = offsets, reached
         if size == peak:
             break
-    if size > peak:
-        best = improve(items, best, peak, min(400, _ROUNDS // len(items) ** 2))
-        size = arena_size(items, best)
     placement = Placement(best, size, peak)
     if size > peak:
-        pairs = sum(a.first <= b.last and b.first <= a.last for i, a in enumerate(items) for b in items[:i])
-        if pairs <= MOST_PAIRS:
+        pairs = sum(map(len, neighbours(items))) // 2
+        best = improve(items, best, peak, min(400, _WORK // (len(items) + pairs)))
+        placement = Placement(best, arena_size(items, best), peak)
+        if not placement.exact and pairs <= MOST_PAIRS:
             # The solver's deterministic time grows dearer with the pairs it must keep apart.
             share = min(1.0, (2000 / pairs) ** 3)
             placement = exact_offsets(items, best, deadline=deadline, effort=effort * share)
