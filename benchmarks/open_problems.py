@@ -109,7 +109,7 @@ def main() -> int:
             rows.append([graph.name, seconds(wall), seconds(cpu), f"{lower:,}", f"{upper:,}", gap])
         before = graph.known
         known = (
-            f" Known before: {before['single_cut_bound']:,} to {before['upper']:,} B."
+            f" KNOWN.json of the shared data has {before['single_cut_bound']:,} to {before['upper']:,} B."
             if before and before.get("optimum") is None
             else ""
         )
