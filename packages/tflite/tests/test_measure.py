@@ -139,3 +139,23 @@ def test_bits_on_the_larger_runtimes(tiny, runtime, module):
         assert not found.measured  # the head is a quantity of TFLite Micro
         assert any("XNNPACK" in note for note in found.notes)
         assert found.details["also"][runtime]["bitwise_identical"]
+
+
+def test_an_invocation_that_ends_early_on_purpose(tiny, tflm):
+    """CIRCULAR_BUFFER ends the first invocations; that is no sign of too small an arena."""
+    from flatbuffers import flexbuffers
+
+    builder = flexbuffers.Builder()
+    with builder.Map():
+        builder.Key("cycles_max")
+        builder.Int(3)
+    tensors = [tiny.T((1, 1, 1, 8), "INT8", name="x"), tiny.T((1, 4, 1, 8), "INT8"), tiny.T((1, 4, 1, 8), "INT8", name="y")]
+    operators = [
+        tiny.Op("CIRCULAR_BUFFER", (0,), (1,), custom=True, custom_options=bytes(builder.Finish())),
+        tiny.Op("ADD", (1, 1), (2,)),
+    ]
+    model = load(tiny, tiny.File([tiny.Sub(tensors, operators, (0,), (2,))]))
+    found = model.verify(model)
+    assert found.failures == ()
+    arena = found.details["arena_after"]
+    assert arena["total"] <= arena["smallest_arena"] <= arena["tail"] + max(arena["head"], arena["planner_temp"]) + 16

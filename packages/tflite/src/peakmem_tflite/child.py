@@ -134,23 +134,27 @@ class Tflm:
     def details(self, interpreter: Any, model: dict[str, Any]) -> list[dict[str, Any]]:
         return [interpreter.get_input_details(i) for i in range(model["inputs"])]
 
-    def allocations(self, data: bytes, arena: int) -> None:
-        self.interpreter(data, arena).print_allocations()
-
-    def probe(self, data: bytes, arena: int, model: dict[str, Any] | None) -> int:
+    def probe(self, data: bytes, arena: int, model: dict[str, Any], end: str) -> int:
+        """Plan and run once; an error or a crash if the arena is too small. ``end`` is how it ends in a large one."""
         interpreter = self.interpreter(data, arena)
-        if model is not None:
-            for i, value in enumerate(random_inputs(self.details(interpreter, model), 0)):
-                interpreter.set_input(value, i)
+        for i, value in enumerate(random_inputs(self.details(interpreter, model), 0)):
+            interpreter.set_input(value, i)
+        try:
             interpreter.invoke()
+        except RuntimeError as error:
+            if str(error) != end:
+                raise
         return arena
 
     def run(self, data: bytes, model: dict[str, Any], steps: int, keep: bool) -> list[list[str]]:
         """By step: how the invocation ended, then digests, of the tensors listed where all are kept, else of the outputs.
 
-        A tensor of a branch that was never taken holds what happened to lie there; its digest is "".
+        A tensor of a branch that was never taken holds what happened to lie there; its digest is "". An interpreter
+        that shares the arena also prints its allocations.
         """
         interpreter = self.interpreter(data, model["arena"], keep)
+        if not keep:
+            interpreter.print_allocations()
         details = self.details(interpreter, model)
         reached = {0}
         rows = []
@@ -169,7 +173,7 @@ class Tflm:
             else:
                 row += [digest(interpreter.get_output(i)) for i in range(model["outputs"])]
             rows.append(row)
-        if all(row[0] for row in rows):
+        if rows and all(row[0] for row in rows):
             raise RuntimeError(rows[0][0])
         return rows
 
@@ -246,43 +250,33 @@ class Lite:
 
 
 def smallest_arena(
-    tflm: Tflm, data: bytes, model: dict[str, Any], total: int, tail: int, guesses: list[int], limit: float
+    tflm: Tflm, data: bytes, model: dict[str, Any], total: int, end: str, guesses: list[int], limit: float
 ) -> dict[str, Any]:
-    """Least multiple of 16 bytes in which the interpreter plans and runs.
+    """Least multiple of 16 bytes in which the interpreter plans and runs; ``end`` is how its first invocation ends.
 
     It must hold head and tail (``total``), and the tail beside what the planner needs. Most often the first is
     it; else the second is close: ``guesses`` are tried and what they leave open is bisected. An arena too small crashes
-    now and then, so every try is a process. Planning decides, so only the result is invoked too.
+    now and then, so every try is a process.
     """
     probes = 0
 
-    def works(size: int, invoke: bool = False) -> bool:
+    def works(size: int) -> bool:
         nonlocal probes
         probes += 1
-        return "result" in isolated(partial(tflm.probe, data, size, model if invoke else None), limit)
+        return "result" in isolated(partial(tflm.probe, data, size, model, end), limit)
 
-    def bisect(low: int, high: int, invoke: bool) -> int:
-        """``low`` fails and ``high`` works."""
-        while high - low > 16:
-            middle = (low + high) // 32 * 16
-            if works(middle, invoke):
-                high = middle
-            else:
-                low = middle
-        return high
-
-    found = -(-total // 16) * 16
-    if not works(found):
-        low, high = found, model["arena"]
+    low, high = 0, -(-total // 16) * 16
+    if not works(high):
+        low, high = high, model["arena"]
         for guess in guesses:
             size = -(-guess // 16) * 16
             for tried in (size, size - 16):
                 if low < tried < high:
                     low, high = (low, tried) if works(tried) else (tried, high)
-        found = bisect(low, high, False)
-    if not works(found, invoke=True):
-        found = bisect(found, model["arena"], True)
-    return {"result": found, "probes": probes}
+        while high - low > 16:
+            middle = (low + high) // 32 * 16
+            low, high = (low, middle) if works(middle) else (middle, high)
+    return {"result": high, "probes": probes}
 
 
 def _bytes(path: str) -> bytes:
@@ -297,10 +291,10 @@ def tflm_job(job: dict[str, Any]) -> dict[str, Any]:
         data = _bytes(model["path"])
         found: dict[str, Any] = {}
         answer["models"].append(found)
-        found["allocations"] = isolated(partial(tflm.allocations, data, model["arena"]), limit)
-        sizes = dict(re.findall(r"Arena allocation (total|head|tail) (\d+) bytes", found["allocations"]["log"]))
-        if len(sizes) < 3 or "error" in found["allocations"]:
-            found["allocations"].setdefault("error", "it reported no allocations")
+        found["outputs"] = isolated(partial(tflm.run, data, model, job["steps"], False), limit)
+        sizes = dict(re.findall(r"Arena allocation (total|head|tail) (\d+) bytes", found["outputs"]["log"]))
+        if len(sizes) < 3 or "error" in found["outputs"]:
+            found["outputs"].setdefault("error", "it reported no allocations")
             continue
         found.update({name: int(size) for name, size in sizes.items()})
         if job["steps"]:
@@ -308,10 +302,10 @@ def tflm_job(job: dict[str, Any]) -> dict[str, Any]:
             beside = [row["smallest"].get("result", 0) - row["tail"] for row in answer["models"] if "smallest" in row]
             beside += [model["planner_temp"] - after for after in model["after_planning"]]
             guesses = [found["tail"] + size for size in beside]
-            found["smallest"] = smallest_arena(tflm, data, model, found["total"], found["tail"], guesses, limit)
+            end = found["outputs"]["result"][0][0]
+            found["smallest"] = smallest_arena(tflm, data, model, found["total"], end, guesses, limit)
             # An interpreter that keeps all tensors refuses a plan, so it is given the same file without one.
             found["tensors"] = isolated(partial(tflm.run, _bytes(model["bare"]), model, job["steps"], True), limit)
-            found["outputs"] = isolated(partial(tflm.run, data, model, job["steps"], False), limit)
     return answer
 
 

@@ -306,7 +306,7 @@ def _child(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _raise_failure(runtime: str, name: str, row: dict[str, Any]) -> None:
-    for part in ("allocations", "span", "smallest", "tensors", "outputs"):
+    for part in ("outputs", "span", "smallest", "tensors"):
         outcome = row.get(part)
         if outcome is None or "error" not in outcome:
             continue
