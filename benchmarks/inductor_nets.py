@@ -493,6 +493,54 @@ class Recurrent(nn.Module):
         return torch.stack(states, 1)
 
 
+class TreeMlp(nn.Module):
+    """Eight wide leaves, merged pairwise, a level at a time."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.leaves = nn.ModuleList(nn.Linear(width, 4 * width) for _ in range(8))
+        self.merges = nn.ModuleList(nn.Linear(4 * width, 4 * width // (2 if i < 4 else 1)) for i in range(4))
+        self.ends = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        level = [F.relu(leaf(x)) for leaf in self.leaves]
+        level = [F.relu(m(a + b)) for m, a, b in zip(self.merges, level[::2], level[1::2])]
+        level = [e(a + b) for e, a, b in zip(self.ends, level[::2], level[1::2])]
+        return level[0] * level[1]
+
+
+class DenseMlp(nn.Module):
+    """Every layer reads the concatenation of all before it."""
+
+    def __init__(self, width: int = 48, layers: int = 5) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width * (i + 1), width) for i in range(layers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = [x]
+        for layer in self.layers:
+            parts.append(torch.tanh(layer(torch.cat(parts, -1))))
+        return parts[-1]
+
+
+class TwoTowers(nn.Module):
+    """Two towers of different widths over one input, compared at every level, one after the other."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.a = nn.ModuleList(nn.Linear(width if i == 0 else 256, 256) for i in range(3))
+        self.b = nn.ModuleList(nn.Linear(width if i == 0 else 512, 512) for i in range(3))
+        self.across = nn.ModuleList(nn.Linear(512, 256) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = [x], [x]
+        for layer in self.a:
+            first.append(torch.sigmoid(layer(first[-1])))
+        for layer in self.b:
+            second.append(torch.sigmoid(layer(second[-1])))
+        return torch.stack([(p * t(q)).sum(-1) for p, t, q in zip(first[1:], self.across, second[1:])], -1)
+
+
 def _mobile(v3: bool) -> tuple[nn.Module, int]:
     layers: list[nn.Module] = [ConvBN(3, 16, 3, 2)]
     plan = [(16, 16, 2, 1), (16, 24, 3, 2), (24, 24, 3, 1), (24, 40, 3, 2), (40, 40, 3, 1)]
@@ -554,6 +602,9 @@ NETS: dict[str, Callable[[], Built]] = {
     "mixer": lambda: (Mixer(), image(3, 32)),
     "dropper": lambda: (Dropper(), features(96)),
     "recurrent": lambda: (Recurrent(), features(8, 48)),
+    "tree_mlp": lambda: (TreeMlp(), features(32, 64)),
+    "dense_mlp": lambda: (DenseMlp(), features(32, 48)),
+    "two_towers": lambda: (TwoTowers(), features(32, 64)),
 }  # fmt: skip
 
 

@@ -41,38 +41,48 @@ RANDOM_ORDERS = 3
 
 
 def configurations() -> list[dict[str, Any]]:
-    """All configurations in the order in which they run; training gives two rows each, forward and backward."""
+    """All configurations, the cheapest to compile first; training gives two rows each, forward and backward."""
     sys.path.insert(0, str(HERE))
     from inductor_nets import NETS
 
     deep = [n for n in NETS if n.startswith("deeplab")]
     small = [n for n in NETS if n not in deep]
+    linear = ["mlp_branches", "hf_mixtral", "dropper", "tree_mlp", "dense_mlp", "two_towers"]
+    cheap = ["aspp_like", "expand_reduce", *linear]
     rows: list[dict[str, Any]] = []
 
-    def add(nets: list[str], training: bool, threads: int = 1, dynamic: bool = False) -> None:
+    def add(nets: list[str], training: bool, threads: int = 1, **more: bool) -> None:
         for net in nets:
-            rows.append(
-                {"net": net, "training": training, "threads": threads, "dynamic": dynamic, "batch": 2 if training else 1}
-            )
+            row = {"net": net, "training": training, "threads": threads, "dynamic": False, "batch": 2 if training else 1, **more}
+            if row not in rows:
+                rows.append(row)
 
-    cheap = ["aspp_like", "expand_reduce", "mlp_branches", "hf_mixtral", "dropper"]
     add(cheap, True)
+    add(cheap, False)
+    add(["deeplabv3_resnet50_64"], False)
+    add(linear, False, dynamic=True)
+    add(linear, False, freezing=True)
+    add(linear, False, threads=2)
+    add(linear, True, dynamic=True)
+    add(linear, True, threads=2)
+    add(["aspp_like", "expand_reduce", "squeezenet", "shufflenet"], False, threads=2)
+    add(["recurrent", "bifpn", "hf_vit", "convnext", "hf_albert", "aspp_like", "expand_reduce"], False)
+    add(["aspp_like", "expand_reduce", "squeezenet"], False, freezing=True)
+    add(["aspp_like"], True, threads=2)
+    add(["deeplabv3_mobilenetv3_64"], False)
     add(small, False)
-    add(["deeplabv3_mobilenetv3_64", "deeplabv3_resnet50_64"], False)
-    add([*cheap, "squeezenet", "hf_gpt2"], False, threads=2)
-    add(["mlp_branches", "hf_mixtral", "dropper", "expand_reduce", "hf_gpt2"], False, dynamic=True)
-    add(["aspp_like", "mlp_branches", "hf_mixtral"], True, threads=2)
-    add(["mlp_branches", "hf_mixtral", "dropper"], True, dynamic=True)
+    add(["hf_gpt2"], False, threads=2)
+    add(["expand_reduce", "hf_gpt2"], False, dynamic=True)
     add(["squeezenet", "randwire24", "hf_gpt2", "hf_bert", "densenet", "unet", "hf_vit", "hrnet"], True)
     add(["deeplabv3_mobilenetv3_128", "deeplabv3_resnet50_128", "deeplabv3_resnet101_64"], False)
-    add([n for n in small if n not in cheap and not any(r["net"] == n and r["training"] for r in rows)], True)
+    add(small, True)
     add(["deeplabv3_resnet50_256", "deeplabv3_resnet101_128"], False)
     add(["deeplabv3_mobilenetv3_64"], True)
     return rows
 
 
 def key_of(row: dict[str, Any]) -> str:
-    return json.dumps({k: row[k] for k in ("net", "training", "threads", "dynamic", "batch")}, sort_keys=True)
+    return json.dumps(row, sort_keys=True)
 
 
 # -- one configuration, in a child process -------------------------------------------------------------------
@@ -259,7 +269,11 @@ def child(config: dict[str, Any], target: Path, time_limit: float) -> None:
     sys.path.insert(0, str(HERE))
     import torch
     from inductor_nets import build
+    from torch._functorch import config as functorch_config
+    from torch._inductor import config as inductor_config
 
+    functorch_config.enable_autograd_cache = False  # a hit would skip the generation that is studied
+    inductor_config.freezing = bool(config.get("freezing"))
     torch.set_num_threads(config["threads"])
     study = Study(time_limit)
     net, args = build(config["net"], training=config["training"], batch=config["batch"])
@@ -280,7 +294,8 @@ def child(config: dict[str, Any], target: Path, time_limit: float) -> None:
 def run_all(out: Path, timeout: float, time_limit: float, only: str, budget: float) -> None:
     done = set()
     if out.exists():
-        done = {key_of(json.loads(line)["config"]) for line in out.read_text().splitlines()}
+        entries = [json.loads(line) for line in out.read_text().splitlines()]
+        done = {key_of(e["config"]) for e in entries if e.get("rows") or "failed" in e}
     wanted = [c for c in configurations() if key_of(c) not in done and only in c["net"]]
     start = time.monotonic()
     for number, config in enumerate(wanted):
@@ -338,7 +353,7 @@ def table(out: Path) -> str:
     say("# Inductor: predicted and realized peaks\n")
     say(f"Made by `benchmarks/inductor_study.py` with torch {', '.join(versions)} on CPU; bytes above entry of the call.\n")
     known = {key_of(c) for c in configurations()}
-    ran = len({key_of(e["config"]) for e in entries} & known)
+    ran = len({key_of(e["config"]) for e in entries if e.get("rows")} & known)
     say(f"- {ran} of the {len(known)} configurations of the study have run so far" + (" (`run` goes on where it stopped)." if ran < len(known) else "."))
     say(f"- {total} graphs; {len(fallbacks)} left alone ({_percent(len(fallbacks), total)}); {len(failed)} configurations failed to run.")
     good = [r for r in rows if exact(r.get("permuted")) and exact(r.get("untouched"))]
@@ -377,7 +392,7 @@ def table(out: Path) -> str:
         before, after = r["untouched"]["realized"], r["least"]["realized"]
         change = f"{100 * (after - before) / before:+.1f} %" if before else "-"
         proof = "optimal" if r["certified"] else f"bound {r['bound']:,}"
-        say(f"| {config['net']} | {r['graph']} | {config['threads']} | {'dynamic' if config['dynamic'] else 'static'} | {r['statements']} | "
+        say(f"| {config['net']} | {r['graph']} | {config['threads']} | {'dynamic' if config['dynamic'] else 'static'}{', frozen' if config.get('freezing') else ''} | {r['statements']} | "
             + " | ".join(cells) + f" | {change} | {proof} |")  # fmt: skip
     if fallbacks or failed:
         say("\n## Left alone or failed\n")

@@ -365,18 +365,11 @@ def compile_call(wrapper: Wrapper, namespace: Mapping[str, Any], name: str) -> C
     """``call`` of a wrapper's text as a function over the globals of a module that is already loaded."""
     import ast
 
-    tree = ast.parse(wrapper.source)
-    first, last = wrapper.body_lines
-    node = next(
-        n
-        for n in ast.walk(tree)
-        if isinstance(n, ast.FunctionDef) and n.name == "call" and n.lineno < first and (n.end_lineno or 0) >= last
-    )
     space = dict(namespace)
-    module = ast.Module([node], [])
+    module = ast.Module([wrapper.call], [])
     exec(compile(module, f"<peakmem {name}>", "exec"), space)
     function: Any = space["call"]
-    if node.args.args[0].arg == "self":
+    if wrapper.call.args.args[0].arg == "self":
 
         def call(args: list[Any]) -> Any:
             return function(None, args)

@@ -101,11 +101,13 @@ class Recorder:
         self._running = True
         counter.mark()
 
-    def mark(self, text: str | None = None) -> None:
-        """After a statement: ``text`` names a call whose workspace is wanted."""
+    def mark(self, text: str | None = None, gone: Sequence[str] | None = ()) -> None:
+        """After a statement: ``text`` names a call whose workspace is wanted; ``gone`` are the names it deleted (None:
+        perhaps any)."""
         assert self.counter is not None
         outside = 0
-        for name, (reference, size) in list(self._weak.items()):
+        for name in self._perhaps_released(gone):
+            reference, size = self._weak[name]
             if reference.expired():
                 outside += size
                 self.released.add(name)
@@ -122,6 +124,13 @@ class Recorder:
             self._born[text] = 0
             self.workspaces[text] = max(self.workspaces.get(text, 0), high - before, 0)
             self.residues[text] = max(0, self._now - before)
+
+    def _perhaps_released(self, gone: Sequence[str] | None) -> list[str]:
+        """Arguments whose storage may have gone with some names; looking at all each time would be quadratic."""
+        roots = None if gone is None else {self.names[n].storage if n in self.names else OPAQUE for n in gone}
+        if roots is None or OPAQUE in roots:
+            return list(self._weak)
+        return [r for r in roots if r in self._weak]
 
     def seen(self, name: str, value: Any, text: str | None = None) -> None:
         """A name was bound; ``text`` names the call that made it."""
@@ -150,7 +159,7 @@ class Recorder:
 
     def leave(self) -> None:
         """After everything but the results was deleted."""
-        self.mark()
+        self.mark(gone=None)
 
 
 class Guarded:
@@ -167,8 +176,8 @@ class Guarded:
             except Exception as error:
                 self.failure = f"recording failed ({type(error).__name__}: {error})"
 
-    def mark(self, text: str | None = None) -> None:
-        self._report(self._recorder.mark, text)
+    def mark(self, text: str | None = None, gone: Sequence[str] | None = ()) -> None:
+        self._report(self._recorder.mark, text, gone)
 
     def seen(self, name: str, value: Any, text: str | None = None) -> None:
         self._report(self._recorder.seen, name, value, text)
@@ -187,11 +196,6 @@ def instrument(wrapper: Wrapper, namespace: Mapping[str, Any]) -> tuple[Call, Re
         Globals of the wrapper's module; copied.
     """
     recorder = Recorder(wrapper)
-    tree = ast.parse(wrapper.source)
-    call = next(
-        n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "call" and n.lineno <= wrapper.body_lines[0]
-        and n.end_lineno is not None and n.end_lineno >= wrapper.body_lines[1]
-    )  # fmt: skip
     forms = {(f.line, id(f)): f for f in wrapper.forms}
     by_line: dict[int, list[Form]] = {}
     for f in forms.values():
@@ -199,15 +203,17 @@ def instrument(wrapper: Wrapper, namespace: Mapping[str, Any]) -> tuple[Call, Re
     groups = {f.line: f.text for f in merged_blocks(wrapper.forms) if f.kind == "block"}
     made_by = _makers(wrapper)
     local = set(wrapper.inputs)
-    body: list[ast.stmt] = []
+    body: list[ast.stmt | int] = []
+    reports: list[str] = []
     block_text: list[str | None] = [None]
 
-    def report(statement: str) -> None:
-        body.extend(ast.parse(statement).body)
+    def report(line: str) -> None:
+        body.append(len(reports))
+        reports.append(line)
 
     def flush_block() -> None:
         if block_text[0] is not None:
-            report(f"{_PM}.mark({block_text[0]!r})")
+            report(f"{_PM}.mark({block_text[0]!r}, None)")
             block_text[0] = None
 
     def add(statements: Sequence[ast.stmt]) -> None:
@@ -220,12 +226,11 @@ def instrument(wrapper: Wrapper, namespace: Mapping[str, Any]) -> tuple[Call, Re
             if isinstance(node, ast.Return):
                 flush_block()
                 assert node.value is not None
-                body.append(ast.Assign([ast.Name(_RESULT, ast.Store())], node.value))
-                live = sorted(local)
-                if live:
-                    report("\n".join(f"{n} = None" for n in live))
+                body.append(ast.fix_missing_locations(ast.Assign([ast.Name(_RESULT, ast.Store())], node.value)))
+                for name in sorted(local):
+                    report(f"{name} = None")
                 report(f"{_PM}.leave()")
-                body.append(ast.Return(ast.Name(_RESULT, ast.Load())))
+                report(f"return {_RESULT}")
                 continue
             if form is None:  # unpacking
                 body.append(node)
@@ -239,21 +244,24 @@ def instrument(wrapper: Wrapper, namespace: Mapping[str, Any]) -> tuple[Call, Re
             local.difference_update(form.deletes)
             if form.kind in ("kernel", "extern", "operator"):
                 report(f"{_PM}.mark({form.text!r})")
-            elif form.kind in ("allocation", "delete"):
+            elif form.kind == "allocation":
                 report(f"{_PM}.mark()")
+            elif form.kind == "delete":
+                report(f"{_PM}.mark(None, {form.deletes!r})")
             if form.kind == "block":
                 local.update(form.deletes)
             elif form.kind not in ("none", "delete", "context"):
                 for name in form.defines:
                     report(f"{_PM}.seen({name!r}, {name}, {made_by.get(name)!r})")
 
-    add(call.body)
-    arguments = [a.arg for a in call.args.args]
-    module = ast.parse("def _peakmem_instrumented(): pass")
+    add(wrapper.call.body)
+    arguments = [a.arg for a in wrapper.call.args.args]
+    rows = "".join(f"    {line}\n" for line in reports)  # one at a time would cost more than all the rest
+    module = ast.parse(f"def _peakmem_instrumented():\n{rows}")
     function = module.body[0]
     assert isinstance(function, ast.FunctionDef)
-    function.args, function.body = call.args, body
-    ast.fix_missing_locations(module)
+    lines = function.body
+    function.args, function.body = wrapper.call.args, [lines[s] if isinstance(s, int) else s for s in body]
     space = dict(namespace)
     guarded = space[_PM] = Guarded(recorder)
     exec(compile(module, "<peakmem instrumented>", "exec"), space)

@@ -112,6 +112,8 @@ class Wrapper:
         The line of a device guard around the body, or empty; it and what it holds were unwrapped.
     devices : tuple of str
         Devices that allocations of the wrapper name (``cpu``, ``cuda``), sorted.
+    call : ast.FunctionDef
+        The function ``call``; not to be changed.
     """
 
     source: str
@@ -125,6 +127,7 @@ class Wrapper:
     indent: str
     context: str
     devices: tuple[str, ...]
+    call: ast.FunctionDef = field(repr=False, compare=False)
 
     @property
     def digest(self) -> str:
@@ -316,6 +319,7 @@ class _Reader:
             indent=row[: len(row) - len(row.lstrip())],
             context=context,
             devices=tuple(sorted(self.devices)),
+            call=call,
         )
 
     def uses(self, node: ast.AST) -> tuple[str, ...]:
