@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import pytest
 from peakmem.errors import Refused
-from peakmem.recompute import Problem, base_orders, floor, front, least_peak, make_problems, reach, trace
+from peakmem.liveness import peak_of, scheduled_timeline
+from peakmem.program import Buffer, Program, Statement
+from peakmem.programfile import ProgramModel
+from peakmem.recompute import (
+    Problem,
+    base_orders,
+    floor,
+    front,
+    least_peak,
+    make_problems,
+    order_expansion,
+    reach,
+    recompute,
+    trace,
+)
 from peakmem.recompute.generators import ladder, random_order, random_program
 from peakmem.recompute.oracle import shortest_path
 
@@ -127,3 +141,47 @@ def test_a_target_out_of_reach_is_refused_and_a_budget_is_named() -> None:
     assert base == 0
     assert outcome.plan is not None
     assert outcome.plan.extra_macs == points[2].extra_macs
+
+
+def with_bodies() -> Program:
+    """A stem that is read again after a branch: its copy shifts nothing before the first branch, all after it."""
+    def body(*workspaces: int) -> Program:
+        """Results pile up, so the largest workspace should run first; it is listed last."""
+        buffers = tuple(Buffer(f"r{i}", 3, "output", True) for i in range(len(workspaces)))
+        return Program(buffers, tuple(Statement(f"t{i}", writes=(i,), workspace=w) for i, w in enumerate(workspaces)))
+
+    def branch(name: str, read: int, write: int, after: tuple[int, ...], *bodies: Program) -> Statement:
+        return Statement(name, "If", (read,), (write,), after, bodies=bodies)
+
+    return Program(
+        (
+            Buffer("x", 1, "input", True), Buffer("a", 20), Buffer("b", 2), Buffer("c", 1), Buffer("d", 1),
+            Buffer("y", 1, "output", True),
+        ),
+        (
+            Statement("stem", "Conv", (0,), (1,), (), cost=5),
+            Statement("down", "Pool", (1,), (2,), (0,)),
+            branch("first", 2, 3, (1,), body(1, 30), body(1, 2, 40)),
+            Statement("join", "Add", (1, 3), (4,), (0, 2)),
+            branch("last", 4, 5, (3,), body(4, 25), body(4, 4, 30)),
+        ),
+    )  # fmt: skip
+
+
+def test_orders_of_bodies_belong_to_the_enlarged_program() -> None:
+    program = with_bodies()
+    model = ProgramModel(program, None, program.digest)
+    found = recompute(model, max_extra_macs="100%", time_limit=20)
+    assert found.point is not None and found.point.plan.reruns
+    assert found.expansion is not None and found.reordering is not None and found.model is not None
+    where = {s.name: i for i, s in enumerate(found.expansion.program.statements)}
+    assert where["last"] == 5
+    assert set(found.reordering.orders) == {"", "2/0", "2/1", "5/0", "5/1"}
+    assert peak_of(found.model.program) == found.reordering.peak == found.point.peak
+    assert found.expansion.body_orders_before(found.reordering.orders) == {
+        "2/0": (1, 0), "2/1": (2, 0, 1), "4/0": (1, 0), "4/1": found.reordering.orders["5/1"]
+    }  # fmt: skip
+    # Without time the bodies keep the orders for which the plan was made.
+    hurried = order_expansion(found.expansion, bodies=found.ordering.orders, time_limit=0.0)
+    assert hurried.peak <= found.point.peak
+    assert scheduled_timeline(found.expansion.program, hurried.orders).peak == hurried.peak

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 from peakmem.api import load
 from peakmem.errors import Refused
 from peakmem.program import Buffer, Program, Statement
+from peakmem.recompute import Problem, expand, make_plan
 from peakmem.schedule import Expansion, Schedule
 
 from .conftest import model, needs_runtime, value, weight
@@ -99,3 +100,36 @@ def test_impure_statements_are_not_repeated(store):
     expansion = repeat_stem(m.program)
     with pytest.raises(Refused, match="may not run twice"):
         m.apply(Schedule({"": tuple(range(len(expansion.program)))}, expansion=expansion))
+
+
+def test_orders_of_bodies_are_those_of_the_enlarged_program(store):
+    """A copy before a branch moves the branch; the order of its body must still reach it."""
+    then = helper.make_graph(
+        [
+            helper.make_node("Neg", ["k"], ["t1"], name="t1"),
+            helper.make_node("Abs", ["k"], ["t2"], name="t2"),
+            helper.make_node("Add", ["t1", "t2"], ["t3"], name="t3"),
+        ],
+        "then", [], [value("t3", [1, 1])],
+    )  # fmt: skip
+    other = helper.make_graph([helper.make_node("Sin", ["k"], ["e1"], name="e1")], "else", [], [value("e1", [1, 1])])
+    nodes = [
+        helper.make_node("Exp", ["x"], ["s"], name="stem"),
+        helper.make_node("ReduceMax", ["s"], ["k"], name="max", keepdims=1),
+        helper.make_node("If", ["c"], ["h"], name="branch", then_branch=then, else_branch=other),
+        helper.make_node("Add", ["s", "h"], ["t"], name="late"),
+        helper.make_node("Mul", ["t", "k"], ["y"], name="mul"),
+    ]
+    proto = model(nodes, [value("x", [1, 64]), value("c", [], TensorProto.BOOL)], [value("y", None)])
+    m = load(store(proto), frontend="onnx", ort_level="none")
+    assert [s.name for s in m.program.statements] == ["stem", "max", "branch", "late", "mul"]
+    assert [s.name for s in m.program.statements[2].bodies[1].statements] == ["t2", "t1", "t3"]  # as it runs
+    problem = Problem(m.program, tuple(range(5)))
+    (stem,) = (i for i, u in enumerate(problem.units) if u.members == (0,))
+    expansion = expand(make_plan(problem, [(2, stem)]))
+    assert [s.name for s in expansion.program.statements][2:4] == ["stem#2", "branch"]
+    repeated = m.apply(Schedule({"": tuple(range(6)), "3/1": (1, 0, 2)}, expansion=expansion))
+    assert [s.name for s in repeated.program.statements[3].bodies[1].statements] == ["t1", "t2", "t3"]
+    check = m.verify(repeated)
+    check.raise_for_difference()
+    assert check.bitwise_identical

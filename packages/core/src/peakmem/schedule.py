@@ -30,6 +30,19 @@ class Expansion:
     statement_of: tuple[int, ...]
     buffer_of: tuple[int, ...]
 
+    def body_orders_before(self, orders: Orders) -> dict[str, tuple[int, ...]]:
+        """Orders of bodies of ``program``, under the paths that the bodies had before it was enlarged.
+
+        For adapters that permute bodies before they insert copies. Statements with bodies never run twice, so each
+        body occurs once.
+        """
+        found = {}
+        for path, order in orders.items():
+            if path:
+                head, _, tail = path.partition("/")
+                found[f"{self.statement_of[int(head)]}/{tail}"] = tuple(order)
+        return found
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -38,7 +51,8 @@ class Schedule:
     Attributes
     ----------
     orders : Orders
-        Permutation of each body, of the enlarged program where there is an ``expansion``.
+        Permutation of each body. Where there is an ``expansion``, paths and numbers are those of its program, in the
+        bodies' paths too; `Expansion.body_orders_before` turns the latter back.
     offsets : Mapping[str, int] or None
         Planned offset of each buffer by name, in bytes from the start of the arena; None without a plan.
     expansion : Expansion or None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from peakmem.frontend import Progress
 from peakmem.program import Buffer, Program, Statement
 from peakmem.recompute.plan import Plan
-from peakmem.schedule import Expansion
+from peakmem.schedule import Expansion, Orders
 
 if TYPE_CHECKING:
     from peakmem.ordering import Ordering
@@ -126,13 +126,30 @@ def body_orders(expansion: Expansion, orders: Mapping[str, tuple[int, ...]]) -> 
 
 
 def order_expansion(
-    expansion: Expansion, *, time_limit: float | None = None, progress: Progress | None = None
+    expansion: Expansion,
+    *,
+    bodies: Orders | None = None,
+    time_limit: float | None = None,
+    progress: Progress | None = None,
 ) -> Ordering:
     """Order the enlarged program again; never worse than the plan's own order.
 
+    Parameters
+    ----------
+    expansion : Expansion
+    bodies : Orders, optional
+        The orders of bodies for which the plan was made, by the paths of the original program.
+
+    Notes
+    -----
     An order of the enlarged program that is certified is certified for that program alone: another plan may lead
     lower.
     """
+    from peakmem.liveness import scheduled_timeline
     from peakmem.ordering import order_program
 
-    return order_program(expansion.program, time_limit=time_limit, progress=progress)
+    found = order_program(expansion.program, time_limit=time_limit, progress=progress)
+    planned = {path: tuple(range(len(body))) for path, body in expansion.program.bodies()}
+    planned |= {"": tuple(range(len(expansion.program))), **body_orders(expansion, bodies or {})}
+    peak = scheduled_timeline(expansion.program, planned).peak
+    return found if found.peak <= peak else replace(found, orders=planned, peak=peak)

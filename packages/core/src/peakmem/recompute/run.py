@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from peakmem.cost import cost_report
 from peakmem.errors import PeakmemError, RuntimeFailed, RuntimeMissing
 from peakmem.frontend import Model, Progress, Verification
+from peakmem.liveness import body_workspaces
 from peakmem.ordering import Ordering
 from peakmem.recompute.expand import expand, order_expansion
 from peakmem.recompute.floors import Floor, floor
@@ -188,7 +189,14 @@ def recompute(
     make_problems(program, [range(len(program))], cap=cap, max_extra_macs=budget, thresholds=thresholds)
     ordering = certify(model, time_limit=limit / 3, progress=progress)
     orders = base_orders(program, ordering.orders.get("", range(len(program))))
-    problems = make_problems(program, orders, cap=cap, max_extra_macs=budget, thresholds=thresholds)
+    problems = make_problems(
+        program,
+        orders,
+        cap=cap,
+        max_extra_macs=budget,
+        thresholds=thresholds,
+        workspaces=body_workspaces(program, ordering.orders),
+    )
     result = Recomputation(model, ordering, problems, floor(program), interrupted=ordering.interrupted)
     result.seconds["order"] = time.monotonic() - begin
 
@@ -216,7 +224,7 @@ def recompute(
     since = time.monotonic()
     say("ordering the enlarged program")
     result.expansion = expand(result.point.plan)
-    again = order_expansion(result.expansion, time_limit=left(), progress=progress)
+    again = order_expansion(result.expansion, bodies=ordering.orders, time_limit=left(), progress=progress)
     result.reordering = replace(again, certificate=_accepted(again))
     result.seconds["expand"] = time.monotonic() - since
     try:
