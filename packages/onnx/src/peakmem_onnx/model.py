@@ -179,8 +179,7 @@ class OnnxModel:
         if schedule.expansion is None:
             permute(proto.graph, schedule.orders)
         else:
-            # Bodies first: their paths speak of the statements before the expansion.
-            permute(proto.graph, {path: order for path, order in schedule.orders.items() if path})
+            permute(proto.graph, schedule.expansion.body_orders_before(schedule.orders))
             enlarged = range(len(schedule.expansion.program))
             repeats = expand(
                 proto, self.program, self.whole.root, schedule.expansion, schedule.orders.get("", tuple(enlarged))
