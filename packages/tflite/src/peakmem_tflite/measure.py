@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from peakmem.errors import RuntimeFailed, RuntimeMissing
 from peakmem.frontend import Progress, Verification
+from peakmem.sizes import exact
 
 from peakmem_tflite.arena import allocations, planned, planner_temp
 from peakmem_tflite.enlarge import same_values
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 Tensor = tuple[int, int]
 """Subgraph and index."""
+
+_DELEGATES = "under the default XNNPACK delegate of LiteRT and tflite-runtime the file's order is not what runs"
 
 LIMIT = 300.0
 """Seconds that one piece of work in an interpreter may take."""
@@ -83,27 +86,18 @@ def verify(before: TfliteModel, after: TfliteModel, *, progress: Progress | None
             bitwise_identical=not run.failures,
             compared=run.compared,
             failures=tuple(run.failures),
-            notes=(
-                f"arena_head is a quantity of TFLite Micro and was not measured on {runtime}",
-                _without_delegates(runtime),
-                *_span_note(run),
-            ),
+            notes=(f"arena_head is not measured on {runtime}", _DELEGATES, *_span_note(run)),
             details={"also": {runtime: _bits(run)}},
         )
     failures = list(run.failures)
     for name, row, expected in zip(("before", "after"), run.found, predicted):
         if row["head"] != expected:
-            failures.append(f"the measured head {name} is {row['head']} bytes, predicted were {expected}")
-    notes = [
-        "only the head carries over to a device with the same kernels; tail, planner temp and smallest arena are those "
-        "of this 64-bit host"
-    ]
+            failures.append(f"the measured head {name} is {exact(row['head'])}, predicted were {exact(expected)}")
+    notes = ["only the head carries over to a device; tail and smallest arena are those of this 64-bit host"]
     arenas = [_arena(model, row) for model, row in zip((before, after), run.found)]
     if arenas[1]["binds"] == "planner":
-        notes.append(
-            f"the smallest arena ({arenas[1]['smallest_arena']} bytes) is bound by what the memory planner needs while "
-            "it plans, not by the head, and does not shrink with it"
-        )
+        smallest = exact(arenas[1]["smallest_arena"])
+        notes.append(f"the smallest arena, {smallest}, is bound by the planner's own work space, not by the head")
     also: dict[str, Any] = {}
     identical = not run.failures
     for other in ("litert", "tflite-runtime"):
@@ -118,9 +112,11 @@ def verify(before: TfliteModel, after: TfliteModel, *, progress: Progress | None
         also[other] = _bits(second)
         failures += [f"on {other}: {failure}" for failure in second.failures]
         identical = identical and not second.failures
-        agree = "differ" if second.failures else "are bitwise equal"
-        notes.append(f"on {other} {second.version} {second.compared} {agree} too; {_without_delegates(other)}")
+        same = "NOT identical" if second.failures else "bitwise identical"
+        notes.append(f"on {other} {second.version}, without delegates, {second.compared}: {same}")
         notes.extend(_span_note(second))
+    if also:
+        notes.append(_DELEGATES)
     return Verification(
         runtime=runtime,
         version=run.version,
@@ -143,13 +139,6 @@ def heads(models: Sequence[TfliteModel]) -> list[int]:
     return [int(row["head"]) for row in run.found]
 
 
-def _without_delegates(runtime: str) -> str:
-    return (
-        f"{runtime} ran with its built-in kernels and no delegate: under the XNNPACK delegate, which it uses by default, "
-        "the order in the file is not the order that runs"
-    )
-
-
 def _bits(run: Run) -> dict[str, Any]:
     spans = [row["span"].get("result") for row in run.found]
     return {
@@ -165,10 +154,7 @@ def _span_note(run: Run) -> list[str]:
     spans = [row["span"].get("result") for row in run.found]
     if None in spans:
         return []
-    return [
-        f"tensors span {spans[0]} -> {spans[1]} bytes in the arena of {run.runtime} (measured addresses; its planner is "
-        "another one and peakmem has no model of it)"
-    ]
+    return [f"tensors span {exact(spans[0])} -> {exact(spans[1])} in the arena of {run.runtime}, which is not modelled"]
 
 
 def _run(runtime: str, before: TfliteModel, after: TfliteModel) -> Run:

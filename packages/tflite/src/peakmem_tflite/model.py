@@ -15,6 +15,7 @@ from peakmem.frontend import Model, Progress, Verification
 from peakmem.ordering.others import other_orders
 from peakmem.program import Program
 from peakmem.schedule import Expansion, Orders, Schedule
+from peakmem.sizes import exact
 
 from peakmem_tflite import planning
 from peakmem_tflite.arena import head
@@ -101,16 +102,10 @@ class TfliteModel:
     def notes(self) -> tuple[str, ...]:
         result = []
         if self._shared:
-            result.append(
-                "a subgraph is run from several places, which TFLite Micro plans for one of them only; "
-                "the model is left as it is"
-            )
+            result.append("a subgraph runs from several places, which TFLite Micro cannot plan; the model is left as it is")
         entry = main_entry_bytes(self.graph)
         if entry > self.program.entry_bytes:
-            result.append(
-                f"inputs that nothing reads are resident at the entry: no arena is smaller than {entry} bytes, "
-                "whatever the order"
-            )
+            result.append(f"no order needs less than {exact(entry)}: inputs that nothing reads are resident at the entry")
         return tuple(result)
 
     @cached_property
@@ -160,10 +155,7 @@ class TfliteModel:
             if outcome.offsets[base + t] >= 0
         }
         if len(self.graph.subgraphs) > 1:
-            notes += (
-                "the plan counts the tensors of all subgraphs through; early releases of TFLite Micro did not and "
-                "misread it, so measure with the release on the device",
-            )
+            notes += ("early releases of TFLite Micro misread plans of several subgraphs; measure on the device",)
         return Schedule(outcome.orders, offsets, notes=notes)
 
     def apply(self, schedule: Schedule) -> TfliteModel:
@@ -193,7 +185,7 @@ class TfliteModel:
     def enlarged(self, expansion: Expansion) -> TfliteModel:
         """The file with the copies of an expansion, its operators in the order of the enlarged program, no plan."""
         if self._shared:
-            raise InputError("a subgraph is run from several places; nothing can be recomputed in such a model")
+            raise InputError("a subgraph runs from several places; nothing can be recomputed in such a model")
         data = enlarge(self.graph, self.program, expansion)
         result = TfliteModel(check_enlarged(self.graph, data, expansion.statement_of), self.settings, None)
         wanted, made = expansion.program, result.program
