@@ -64,14 +64,16 @@ def plot(target: Path, traces: dict[str, list[tuple[float, float, int, int]]]) -
 
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "peakmem"
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     figure, axes = pyplot.subplots(1, len(traces), figsize=(4 * len(traces), 3.2), squeeze=False)
     for axis, (name, points) in zip(axes[0], traces.items()):
-        times = [max(p[0], 1e-3) for p in points]
+        times = [max(p[0], 0.01) for p in points]
         for index, label in ((3, "best peak"), (2, "lower bound")):
             axis.step(times, [p[index] for p in points], where="post", label=label)
         axis.set_xscale("log")
+        axis.set_xlim(left=0.01)
+        axis.xaxis.set_minor_formatter(ticker.NullFormatter())
         axis.set_title(name, fontsize=8)
         axis.set_xlabel("wall seconds")
         axis.ticklabel_format(axis="y", style="plain", useOffset=False)
