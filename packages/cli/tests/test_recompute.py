@@ -6,11 +6,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import peakmem as library
 import pytest
 from peakmem.liveness import peak_of
-from peakmem.recompute.generators import ladder
+from peakmem.recompute.generators import ladder, random_program
+from peakmem.recompute.oracle import free_order
 
 Call = Callable[..., Any]
 
@@ -124,8 +126,9 @@ def test_nothing_is_written_where_nothing_is_gained(peakmem: Call, stages: Path,
 
 def test_optimize_recompute_is_the_same_command(peakmem: Call, stages: Path) -> None:
     chosen = ("--max-extra-macs", "20", "--json")
-    ours, theirs = (peakmem(*words, stages, *chosen).document for words in (("recompute",), ("optimize", "--recompute")))
-    for key in ("chosen", "points", "live_peak_after"):
+    ours = peakmem("recompute", stages, *chosen).document
+    theirs = peakmem("optimize", "--recompute", stages, *chosen).document["recompute"]
+    for key in set(ours) - {"seconds", "runtime"}:
         assert ours[key] == theirs[key]
 
 
@@ -136,3 +139,65 @@ def test_options_of_recomputation_need_it(peakmem: Call, stages: Path) -> None:
     done = peakmem("optimize", stages, "--recompute", "--require-optimal")
     assert done.code == 2
     assert "never certified optimal" in done.err
+
+
+def test_optimize_recompute_prints_the_result_of_optimize_and_the_recomputation(peakmem: Call, stages: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    done = peakmem("optimize", "--recompute", stages, "--max-extra-macs", "20", "-o", out, "--json")
+    document = done.document
+    plain = peakmem("optimize", stages, "--json").document
+    assert document["schema"] == "peakmem.result/1"
+    assert set(plain) - {"program"} <= set(document)
+    assert set(plain["runtime"]) <= set(document["runtime"])
+    assert document["output"] == str(out)
+    written = library.load(out).program
+    assert document["order"][""] == [s.name for s in written.statements]
+    assert document["live_peak_after"] == peak_of(written) < plain["live_peak_after"]
+    # What is proved of orders alone does not hold any more; the floor does.
+    assert document["optimal"] is False
+    assert document["certificate"] is None
+    inner = document["recompute"]
+    assert document["lower_bound"] == inner["floor"]["bytes"] <= document["live_peak_after"]
+    assert inner["schema"] == "peakmem.front/1"
+    assert inner["chosen"] in inner["points"]
+    again = inner["reordering"]
+    assert again["optimal"] == (again["certificate"] is not None and again["lower_bound"] == document["live_peak_after"])
+
+
+def test_the_front_is_drawn_the_same_each_time(peakmem: Call, stages: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "a.svg", tmp_path / "b.svg"
+    document = peakmem("recompute", stages, "--plot", first, "--json").document
+    done = peakmem("recompute", stages, "--plot", second)
+    assert f"wrote {second}" in done.out
+    assert first.read_bytes() == second.read_bytes()
+    marks = [e for e in ElementTree.parse(first).iter() if e.tag.endswith("circle")]
+    assert len(marks) == len(document["points"])
+    heights = [float(e.attrib["cy"]) for e in marks]
+    assert heights == sorted(heights)  # less memory is further down
+    assert [e[0].text for e in marks] == [
+        f"{p['live_peak']:,} B for {p['extra_macs']:,} extra MACs, exact for its base order" for p in document["points"]
+    ]
+
+
+def test_a_picture_of_another_kind_is_refused_before_any_work(peakmem: Call, stages: Path, tmp_path: Path) -> None:
+    done = peakmem("recompute", stages, "--plot", tmp_path / "front.png")
+    assert (done.code, done.out) == (2, "")
+    assert "is not a .svg file" in done.err
+
+
+def test_what_a_free_base_order_would_save_is_told(peakmem: Call, tmp_path: Path) -> None:
+    path = tmp_path / "free.json"
+    path.write_text(json.dumps(random_program(7, 6).to_json()))
+    done = peakmem("recompute", path, "--json")
+    cheaper = [p for p in done.document["free_order"] if p["extra_macs_any_order"] < p["extra_macs"]]
+    assert cheaper
+    for p in cheaper:
+        assert p["extra_macs_any_order"] == free_order(library.load(path).program, p["live_peak"])
+    lines = peakmem("recompute", path).out
+    assert "over every base order (exact for small programs; every point settled)" in lines
+    assert "another one may be cheaper" not in lines
+
+
+def test_a_program_too_large_for_all_base_orders_says_that_others_may_be_cheaper(peakmem: Call, stages: Path) -> None:
+    assert peakmem("recompute", stages, "--json").document["free_order"] == []
+    assert "another one may be cheaper" in peakmem("recompute", stages).out

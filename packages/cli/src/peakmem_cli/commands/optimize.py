@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from peakmem_cli.commands.recompute import Cap, MaxExtraMacs, TargetPeak, Threshold
-from peakmem_cli.commands.recompute import command as recompute_command
+from peakmem_cli.commands.recompute import execute as recompute_command
 from peakmem_cli.common import (
     Budget,
     Force,
@@ -75,8 +75,8 @@ def command(
                 "a plan is exact for its base order, never certified optimal"
             )
         return recompute_command(
-            model, options, output, None, target_peak, max_extra_macs, cap, threshold, frontend, time_limit, measure,
-            force, json, quiet,
+            model, options, output, None, None, target_peak, max_extra_macs, cap, threshold, frontend, time_limit,
+            measure, force, json, quiet, as_result=True,
         )  # fmt: skip
     if target_peak is not None or max_extra_macs is not None or cap != 2 or threshold:
         raise UsageError("--target-peak, --max-extra-macs, --cap and --threshold need --recompute")

@@ -62,24 +62,55 @@ def command(
     force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE.svg", help="Draw the front, as SVG.")
+    ] = None,
 ) -> int:
     """Find out which operators of MODEL to run twice, what that costs, and how much memory it saves.
 
     `exact` is said of one base order and cap: no plan for that order costs less.
     """
+    return execute(
+        model, options, output, front_out, plot, target_peak, max_extra_macs, cap, threshold, frontend, time_limit,
+        measure, force, json, quiet,
+    )  # fmt: skip
+
+
+def execute(
+    model: Path,
+    options: dict[str, object],
+    output: Path | None,
+    front_out: Path | None,
+    plot: Path | None,
+    target_peak: int | None,
+    max_extra_macs: str | None,
+    cap: int,
+    threshold: list[str] | None,
+    frontend: str | None,
+    time_limit: float,
+    measure: bool,
+    force: bool,
+    json: bool,
+    quiet: bool,
+    *,
+    as_result: bool = False,
+) -> int:
+    """The command; ``as_result`` prints ``peakmem.result/1`` instead of ``peakmem.front/1``."""
     import json as encoder
 
     import peakmem
     from peakmem.errors import Refused, UsageError
     from peakmem.files import write_atomically
-    from peakmem.recompute import describe, recompute
+    from peakmem.recompute import describe, front_document, front_svg, recompute, result_document
 
     from peakmem_cli.screen import Screen
 
+    if plot is not None and plot.suffix.lower() != ".svg":
+        raise UsageError(f"--plot: {plot} is not a .svg file; the front is drawn as SVG, which browsers show")
     if output is not None and target_peak is None and max_extra_macs is None:
         raise UsageError("-o: give --target-peak or --max-extra-macs, which choose the plan to write")
     screen = Screen(as_json=json, quiet=quiet)
-    check_outputs(model, output, front_out, force=force)
+    check_outputs(model, output, front_out, plot, force=force)
     thresholds = _thresholds(threshold or [])
     source = peakmem.load(model, frontend=frontend, **options)
     with screen.progress() as progress:
@@ -98,10 +129,15 @@ def command(
     if output is not None and found.model is not None and not failures:
         found.model.save(output, force=force)
         written = str(output)
-    document = found.to_json(output=written)
+    document = front_document(found, output=written)
     if front_out is not None:
         write_atomically(front_out, (encoder.dumps(document, indent=1) + "\n").encode(), source=model, force=force)
-    screen.document(document)
+    drawn = plot is not None and found.front is not None
+    if plot is not None and found.front is not None:
+        points = [(p.extra_macs, p.peak, p.exact) for p in found.front.points]
+        title = f"{model.name}: {len(found.problems)} base orders, cap {cap}"
+        write_atomically(plot, front_svg(points, floor=found.floor.size, title=title), source=model, force=force)
+    screen.document(result_document(found, output=written) if as_result else document)
     screen.answer(answer(found))
     if screen.talks:
         screen.lines(details(found))
@@ -112,7 +148,9 @@ def command(
             screen.lines(lines[:LISTED], indent="  ")
             if len(lines) > LISTED:
                 screen.line(f"  and {len(lines) - LISTED} more")
-        for path, there in ((output, written is not None), (front_out, True)):
+        if plot is not None and not drawn:
+            screen.line(f"{plot}: not written, since there is no front")
+        for path, there in ((output, written is not None), (front_out, True), (plot, drawn)):
             if path is not None and there:
                 screen.line(f"wrote {path}")
     if failures:
@@ -216,7 +254,8 @@ def details(found: Recomputation) -> list[str]:
     if never:
         lines.append("never run twice (random, stateful or control flow): " + ", ".join(f"{op} x{n}" for op, n in never.items()))
     tried = len(found.problems)
-    lines.append(f"{tried} base order{'s' if tried > 1 else ''} tried; another one may be cheaper")
+    lines.append(f"{tried} base order{'s' if tried > 1 else ''} tried" + ("" if found.free else "; another one may be cheaper"))
+    lines.extend(free(found))
     if found.front is not None and not found.front.complete:
         why = "interrupted; this is the best so far" if found.interrupted else "some targets were not settled"
         lines.append(f"the front is not complete: {why}")
@@ -225,6 +264,22 @@ def details(found: Recomputation) -> list[str]:
     elif found.model is not None and found.verification is None:
         lines.append(f"not measured: {found.unmeasured}")
     return lines
+
+
+def free(found: Recomputation) -> list[str]:
+    """What the base orders tried lose against all base orders, where a reference solver could tell."""
+    if not found.free:
+        return []
+    dearer = [(p, macs) for p, macs in found.free if macs < p.extra_macs]
+    wanted = [p for p in (found.front.points if found.front else [found.point]) if p is not None and p.plan.reruns]
+    points = "every point" if len(found.free) == len(wanted) else f"{len(found.free)} of {len(wanted)} points"
+    if not dearer:
+        return [f"over every base order (exact for small programs): none is cheaper at {points}"]
+    return [
+        f"over every base order (exact for small programs; {points} settled): {p.peak:,} bytes for {macs:,} extra MACs, "
+        f"{p.extra_macs - macs:,} fewer"
+        for p, macs in dearer
+    ]
 
 
 def _thresholds(given: list[str]) -> dict[str, int]:

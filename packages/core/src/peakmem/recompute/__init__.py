@@ -17,10 +17,12 @@ and proofs behind it.
 ('exact', 12, 5)
 """
 
+from peakmem.recompute.document import front_document, result_document
 from peakmem.recompute.expand import body_orders, expand, order_expansion
 from peakmem.recompute.floors import Floor, floor
 from peakmem.recompute.pareto import Front, Point, base_orders, front, least_peak, make_problems, reach
 from peakmem.recompute.plan import Plan, Rerun, Trace, cost_of, make_plan, prune, trace
+from peakmem.recompute.plot import front_svg
 from peakmem.recompute.problem import Problem, Unit, parse_extra_macs
 from peakmem.recompute.run import Recomputation, describe, recompute
 from peakmem.recompute.solver import Outcome, solve
@@ -43,6 +45,8 @@ __all__ = [
     "expand",
     "floor",
     "front",
+    "front_document",
+    "front_svg",
     "least_peak",
     "make_plan",
     "make_problems",
@@ -51,6 +55,7 @@ __all__ = [
     "prune",
     "reach",
     "recompute",
+    "result_document",
     "solve",
     "trace",
 ]

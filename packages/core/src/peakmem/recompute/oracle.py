@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import time
 from collections.abc import Callable, Iterable, Iterator
 
 from peakmem.errors import UsageError
@@ -56,11 +57,20 @@ def shortest_path(problem: Problem, target: int) -> int | None:
     return _dijkstra(start, lambda s: s[0] == n, edges)
 
 
-def free_order(program: Program, target: int, *, cap: int = 2, max_extra_macs: int | None = None) -> int | None:
-    """Least extra MACs over *all* base orders.
+def free_order(
+    program: Program,
+    target: int,
+    *,
+    cap: int = 2,
+    max_extra_macs: int | None = None,
+    deadline: float | None = None,
+) -> int | None:
+    """Least extra MACs over *all* base orders; None if none of them reaches ``target``.
 
     Raises
     ------
+    TimeoutError
+        When the ``deadline`` (a `time.monotonic` value) passes first.
     UsageError
         Where some buffer has several writers or an input is written: which reruns are allowed would then depend on
         the order.
@@ -96,7 +106,7 @@ def free_order(program: Program, target: int, *, cap: int = 2, max_extra_macs: i
                     yield 0, (done | 1 << v, present | fresh, counts, 0, 0)
 
     start = (0, _entry(program), (0,) * len(groups), 0, 0)
-    least = _dijkstra(start, lambda s: s[0] == everything, edges)
+    least = _dijkstra(start, lambda s: s[0] == everything, edges, deadline)
     return None if least is None or (max_extra_macs is not None and least > max_extra_macs) else least
 
 
@@ -176,13 +186,18 @@ def _drops(program: Program, present: int) -> Iterator[int]:
 
 
 def _dijkstra(
-    start: State, final: Callable[[State], bool], edges: Callable[[State], Iterator[tuple[int, State]]]
+    start: State,
+    final: Callable[[State], bool],
+    edges: Callable[[State], Iterator[tuple[int, State]]],
+    deadline: float | None = None,
 ) -> int | None:
     order = itertools.count()
     best = {start: 0}
     queue = [(0, next(order), start)]
     while queue:
-        cost, _, state = heapq.heappop(queue)
+        cost, count, state = heapq.heappop(queue)
+        if deadline is not None and count % 64 == 0 and time.monotonic() > deadline:
+            raise TimeoutError
         if cost > best[state]:
             continue
         if final(state):

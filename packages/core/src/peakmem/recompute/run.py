@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from peakmem.cost import cost_report
-from peakmem.errors import PeakmemError, RuntimeFailed, RuntimeMissing
+from peakmem.errors import PeakmemError, RuntimeFailed, RuntimeMissing, UsageError
 from peakmem.frontend import Model, Progress, Verification
 from peakmem.liveness import body_workspaces
 from peakmem.ordering import Ordering
+from peakmem.recompute.document import front_document
 from peakmem.recompute.expand import expand, order_expansion
 from peakmem.recompute.floors import Floor, floor
+from peakmem.recompute.oracle import free_order
 from peakmem.recompute.pareto import Front, Point, base_orders, front, make_problems, reach
 from peakmem.recompute.plan import Plan
 from peakmem.recompute.problem import Problem, parse_extra_macs
@@ -21,7 +22,8 @@ from peakmem.recompute.problem import Problem, parse_extra_macs
 if TYPE_CHECKING:
     from peakmem.schedule import Expansion
 
-SCHEMA = "peakmem.front/1"
+FREE_ORDER_SHARE = 0.2
+"""Of the time limit, for the least price over all base orders of a small program."""
 
 
 @dataclass
@@ -40,6 +42,8 @@ class Recomputation:
         None when only a target was asked for.
     point : Point or None
         The chosen plan.
+    free : list of (Point, int)
+        For small programs: points of the front (or the chosen one), with the least extra MACs over *every* base order.
     expansion : Expansion or None
     reordering : Ordering or None
         Of the enlarged program; its certificate, if any, is a proof about that program alone, and was checked.
@@ -55,6 +59,7 @@ class Recomputation:
     floor: Floor
     front: Front | None = None
     point: Point | None = None
+    free: list[tuple[Point, int]] = field(default_factory=list)
     expansion: Expansion | None = None
     reordering: Ordering | None = None
     model: Model | None = None
@@ -74,64 +79,8 @@ class Recomputation:
         return self.problems[0].total_macs
 
     def to_json(self, *, output: str | None = None) -> dict[str, Any]:
-        """The document ``peakmem.front/1``."""
-        program = self.source.program
-        check = self.verification
-        return {
-            "schema": SCHEMA,
-            "frontend": self.source.frontend,
-            "input": str(self.source.path) if self.source.path else None,
-            "output": output,
-            "statements": len(program),
-            "macs": self.macs,
-            "uncounted": cost_report(program).uncounted,
-            "never_twice": self.problems[0].excluded,
-            "cap": self.problems[0].cap,
-            "max_extra_macs": self.problems[0].max_extra_macs,
-            "live_peak_before": self.ordering.peak_before,
-            "live_peak_ordered": self.ordering.peak,
-            "floor": {
-                "bytes": self.floor.size,
-                "statement": None if self.floor.statement is None else program.statements[self.floor.statement].name,
-                "reason": self.floor.sentence(program),
-            },
-            "at_floor": self.at_floor,
-            "base_orders": [[program.statements[v].name for v in p.order] for p in self.problems],
-            "complete": self.front.complete if self.front else False,
-            "interrupted": self.interrupted,
-            "points": [_point(p) for p in self.front.points] if self.front else [],
-            "chosen": None if self.point is None else _point(self.point),
-            "live_peak_after": None if self.reordering is None else self.reordering.peak,
-            "unrealized": self.unrealized,
-            "runtime": {
-                "name": check.runtime if check else None,
-                "version": check.version if check else None,
-                "quantity": self.source.quantity,
-                "baseline_bytes": check.baseline_bytes if check else None,
-                "predicted_bytes": self.model.predicted_bytes if self.model else None,
-                "optimized_bytes": check.optimized_bytes if check else None,
-                "measured": bool(check and check.measured),
-                "bitwise_identical": check.bitwise_identical if check else None,
-                "compared": check.compared if check else self.unmeasured,
-            },
-            "seconds": {k: round(v, 4) for k, v in self.seconds.items()},
-        }
-
-
-def _point(point: Point) -> dict[str, Any]:
-    plan, problem = point.plan, point.plan.problem
-    statements = problem.program.statements
-    return {
-        "live_peak": point.peak,
-        "extra_macs": point.extra_macs,
-        "exact": point.exact,
-        "lower_bound_macs": point.lower_bound,
-        "base_order": point.base,
-        "reruns": [
-            {"before": statements[problem.order[gap]].name, "run": [statements[v].name for v in problem.units[u].members]}
-            for gap, u in plan.reruns
-        ],
-    }
+        """The document ``peakmem.front/1``; see `peakmem.recompute.document`."""
+        return front_document(self, output=output)
 
 
 def recompute(
@@ -219,6 +168,11 @@ def recompute(
         if target is None and max_extra_macs is not None:
             result.point = result.front.points[-1]
     result.seconds["front"] = time.monotonic() - since
+    since = time.monotonic()
+    if not result.interrupted:
+        points = result.front.points if result.front is not None else [result.point] if result.point else []
+        result.free = _free(problems[0], [p for p in points if p.plan.reruns], since + FREE_ORDER_SHARE * left())
+    result.seconds["free_order"] = time.monotonic() - since
     if result.point is None or not result.point.plan.reruns or not realize:
         return result
     since = time.monotonic()
@@ -241,6 +195,23 @@ def recompute(
             result.unmeasured = str(error)
         result.seconds["measure"] = time.monotonic() - since
     return result
+
+
+def _free(problem: Problem, points: Sequence[Point], deadline: float) -> list[tuple[Point, int]]:
+    """The least price over every base order, for as many points as the reference solver settles in time."""
+    if problem.thresholds or any(s.bodies for s in problem.program.statements):
+        return []
+    found = []
+    for point in points:
+        try:
+            macs = free_order(problem.program, point.peak, cap=problem.cap, deadline=deadline)
+        except UsageError:  # too large, or written twice: the command says that other orders may be cheaper
+            return []
+        except (TimeoutError, KeyboardInterrupt):
+            break
+        if macs is not None:
+            found.append((point, macs))
+    return found
 
 
 def _accepted(ordering: Ordering) -> Any:
