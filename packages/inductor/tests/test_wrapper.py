@@ -12,9 +12,10 @@ from peakmem.errors import InputError
 from peakmem_inductor.building import build_graph
 from peakmem_inductor.profile import Layout, Profile, profile_path, read_profile
 from peakmem_inductor.regions import Region, overlap
+from peakmem_inductor.signatures import cpp_accesses, triton_accesses
 from peakmem_inductor.simulation import simulate
 from peakmem_inductor.statictext import profile_from_text
-from peakmem_inductor.wrapper import UnknownForm, cpp_accesses, looks_like_wrapper, parse_wrapper, triton_accesses
+from peakmem_inductor.wrapper import UnknownForm, looks_like_wrapper, parse_wrapper
 
 HEAD = '''# AOT ID: ['0_inference']
 import torch

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from peakmem_inductor.effects import EXTERN, Effects
-from peakmem_inductor.wrapper import Wrapper, names_in
+from peakmem_inductor.forms import Wrapper, names_in
 
 
 def written_inputs(wrapper: Wrapper, effects: Callable[[str], Effects]) -> frozenset[str]:

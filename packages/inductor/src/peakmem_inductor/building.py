@@ -10,18 +10,19 @@ is dead and becomes an allocation of its own, which frees both to move.
 from __future__ import annotations
 
 import ast
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from peakmem.program import Buffer, Program, Statement
+from peakmem.program import Buffer, Program
 
+from peakmem_inductor.dependences import macs, statements_of
 from peakmem_inductor.effects import BARRIER, EXTERN, Effects
+from peakmem_inductor.forms import UNBACKED, Access, Form, Wrapper, dotted, is_reuse, names_in
 from peakmem_inductor.graph import Definition, Graph, Step
 from peakmem_inductor.profile import Profile
-from peakmem_inductor.regions import Region, evaluate, inline_view, of_layout, overlap
+from peakmem_inductor.regions import Region, evaluate, inline_view, of_layout
 from peakmem_inductor.simulation import merged_blocks
-from peakmem_inductor.wrapper import UNBACKED, Access, Form, UnknownForm, Wrapper, dotted, is_reuse, names_in
+from peakmem_inductor.wrapper import UnknownForm
 
 
 @dataclass
@@ -222,7 +223,7 @@ class _Builder:
                 step.defines.append(name)
             else:
                 self.produced(step, name, effects, form)
-        step.cost = self.macs(form)
+        step.cost = macs(form, self.profile)
         self.note_first(step)
 
     def kernel(self, form: Form) -> None:
@@ -466,7 +467,7 @@ class _Builder:
             else:
                 size = layout.own_bytes if storage.origin == "allocation" else layout.bytes
                 buffers.append(Buffer(storage.root, size, "output" if i in returned else "intermediate", i in returned))
-        statements = self.statements(buffer_of, buffers)
+        statements = statements_of(self.steps, buffer_of, buffers, self.definitions, self.producer)
         program = Program(tuple(buffers), tuple(statements), name=self.wrapper.digest[:19])
         return Graph(
             wrapper=self.wrapper,
@@ -479,109 +480,6 @@ class _Builder:
             program=program,
             data_dependent=self.data_dependent,
         )
-
-    def statements(self, buffer_of: dict[str, int], buffers: Sequence[Buffer]) -> list[Statement]:
-        history: list[list[tuple[int, Access, Region | None]]] = [[] for _ in buffers]
-        writers: list[set[int]] = [set() for _ in buffers]
-        for v, step in enumerate(self.steps):
-            for name, access, _ in step.accesses:
-                if access != "r":
-                    writers[buffer_of[name]].add(v)
-        result = []
-        barrier = -1
-        random = -1
-        needs = {name: d.needs for name, d in self.definitions.items()}
-        for v, step in enumerate(self.steps):
-            before: set[int] = set()
-            if step.barrier:
-                before.update(range(barrier + 1 if barrier >= 0 else 0, v))
-            if barrier >= 0:
-                before.add(barrier)
-            if step.random or step.barrier:
-                if random >= 0:
-                    before.add(random)
-                random = v
-            for name in _closure(step.uses, needs):
-                producer = self.producer.get(name)
-                if producer is not None and producer is not step:
-                    before.add(self.index[id(producer)])
-            merged: dict[tuple[int, Region | None], set[Access]] = {}
-            for name, access, region in step.accesses:
-                merged.setdefault((buffer_of[name], region), set()).add(access)
-            for (b, region), kinds in merged.items():
-                writes = kinds != {"r"}
-                for u, earlier, other in reversed(history[b]):
-                    if (writes or earlier != "r") and overlap(region, other):
-                        before.add(u)
-                        if earlier != "r" and other is None:
-                            break
-            for (b, region), kinds in merged.items():
-                kind: Access = next(iter(kinds)) if len(kinds) == 1 else "rw"
-                history[b].append((v, kind, region))
-            before.discard(v)
-            reads = sorted({b for (b, _), k in merged.items() if k != {"w"}})
-            writes_to = sorted({b for (b, _), k in merged.items() if k != {"r"}})
-            pure = (
-                not step.barrier
-                and not step.random
-                and not set(reads) & set(writes_to)
-                and all(writers[b] == {v} and buffers[b].kind != "input" for b in writes_to)
-            )
-            effects = (*(["barrier"] if step.barrier else []), *(["random"] if step.random else []))
-            result.append(
-                Statement(
-                    name=step.name,
-                    op=step.op,
-                    reads=tuple(reads),
-                    writes=tuple(writes_to),
-                    dependences=tuple(sorted(before)),
-                    workspace=step.workspace,
-                    cost=step.cost,
-                    pure=pure,
-                    effects=effects,
-                )
-            )
-            if step.barrier:
-                barrier = v
-        return result
-
-    # -- price -----------------------------------------------------------------------------------------------
-
-    def shape(self, expression: ast.expr) -> tuple[int, ...] | None:
-        if isinstance(expression, ast.Name) and expression.id in self.profile.names:
-            return self.profile.names[expression.id].shape
-        if isinstance(expression, ast.Call) and dotted(expression.func) == "reinterpret_tensor":
-            size = evaluate(expression.args[1], self.profile.symbols)
-            return size if isinstance(size, tuple) else None
-        return None
-
-    def macs(self, form: Form) -> int:
-        """MACs of a convolution or matrix product whose shapes are known; everything else is 0."""
-        name = form.target.rsplit(".", 2)
-        words = set(name)
-        positional = [e for k, e in form.arguments if k.isdigit()]
-        if words & {"mm", "bmm", "addmm", "baddbmm"}:
-            pair = positional[-2:] if len(positional) >= 2 else []
-            shapes = [self.shape(e) for e in pair]
-            if len(shapes) == 2 and shapes[0] is not None and shapes[1] is not None and shapes[0]:
-                return math.prod(shapes[0]) * shapes[1][-1]
-        if words & {"convolution", "_convolution_pointwise"} and form.defines and len(positional) >= 2:
-            out = self.profile.names.get(form.defines[0])
-            weight = self.shape(positional[1])
-            if out is not None and weight is not None and "transposed=True" not in form.text and len(weight) > 2:
-                return math.prod(out.shape) * math.prod(weight[1:])
-        return 0
-
-
-def _closure(names: Iterable[str], needs: dict[str, tuple[str, ...]]) -> set[str]:
-    found: set[str] = set()
-    stack = list(names)
-    while stack:
-        name = stack.pop()
-        if name not in found:
-            found.add(name)
-            stack.extend(needs.get(name, ()))
-    return found
 
 
 def _symbols_of(text: str, symbols: set[str]) -> tuple[str, ...]:

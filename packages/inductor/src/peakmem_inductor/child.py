@@ -11,8 +11,9 @@ from typing import Any
 
 from peakmem.errors import RuntimeMissing
 
+from peakmem_inductor.forms import Wrapper
 from peakmem_inductor.profile import Layout, Profile, read_profile
-from peakmem_inductor.wrapper import Wrapper, parse_wrapper
+from peakmem_inductor.wrapper import parse_wrapper
 
 SEED = 20240917
 

@@ -21,10 +21,11 @@ from peakmem.errors import PeakmemError, RuntimeMissing
 from peakmem_inductor import reporting as reports
 from peakmem_inductor.building import build_graph
 from peakmem_inductor.effects import operator_effects
+from peakmem_inductor.forms import Wrapper
 from peakmem_inductor.graph import Graph
 from peakmem_inductor.profile import Profile
 from peakmem_inductor.simulation import simulate
-from peakmem_inductor.wrapper import Wrapper, parse_wrapper
+from peakmem_inductor.wrapper import parse_wrapper
 
 log = logging.getLogger("peakmem_inductor")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from peakmem.files import write_atomically
 
+from peakmem_inductor.forms import Wrapper
 from peakmem_inductor.profile import Profile, profile_path
-from peakmem_inductor.wrapper import Wrapper
 
 
 def write_dump(folder: Path, name: str, wrapper: Wrapper, profile: Profile) -> Path:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from peakmem_inductor.wrapper import Access
+from peakmem_inductor.forms import Access
 
 TRUSTED = frozenset(
     {"aten", "prims", "mkldnn", "mkl", "onednn", "quantized", "_quantized", "inductor", "inductor_prims"}

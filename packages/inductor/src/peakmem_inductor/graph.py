@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from peakmem.liveness import peak_of
 from peakmem.program import Program
 
+from peakmem_inductor.forms import Access, Wrapper
 from peakmem_inductor.profile import Profile
 from peakmem_inductor.regions import Region
-from peakmem_inductor.wrapper import Access, Wrapper
 
 
 @dataclass

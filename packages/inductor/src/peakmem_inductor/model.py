@@ -22,11 +22,12 @@ from peakmem.program import Program
 from peakmem.schedule import Schedule
 
 from peakmem_inductor.building import build_graph
+from peakmem_inductor.forms import Wrapper
 from peakmem_inductor.graph import Graph
 from peakmem_inductor.profile import Profile, profile_path, read_profile
 from peakmem_inductor.simulation import simulate
 from peakmem_inductor.statictext import profile_from_text
-from peakmem_inductor.wrapper import Wrapper, parse_wrapper
+from peakmem_inductor.wrapper import parse_wrapper
 
 if TYPE_CHECKING:
     from peakmem.ordering import Ordering

@@ -11,9 +11,9 @@ from peakmem.errors import PeakmemError
 
 from peakmem_inductor.allocator import Counter, counting
 from peakmem_inductor.effects import operator_effects
+from peakmem_inductor.forms import Form, Wrapper
 from peakmem_inductor.profile import Layout, Profile
 from peakmem_inductor.simulation import merged_blocks
-from peakmem_inductor.wrapper import Form, Wrapper
 
 Call = Callable[[list[Any]], Any]
 _PM = "_peakmem_recorder"

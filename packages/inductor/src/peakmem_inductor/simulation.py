@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from peakmem_inductor.forms import Form, Wrapper
 from peakmem_inductor.profile import Profile
-from peakmem_inductor.wrapper import Form, Wrapper
 
 
 def simulate(wrapper: Wrapper, profile: Profile) -> int:

@@ -11,10 +11,10 @@ import re
 from typing import Any
 
 from peakmem_inductor.effects import BARRIER, Effects
+from peakmem_inductor.forms import Form, Wrapper, dotted
 from peakmem_inductor.profile import Layout, Profile
 from peakmem_inductor.regions import evaluate
 from peakmem_inductor.simulation import merged_blocks
-from peakmem_inductor.wrapper import Form, Wrapper, dotted
 
 _RANDOM = re.compile(r"rand|dropout|bernoulli|multinomial|normal|poisson|exponential|cauchy|geometric|uniform")
 _READ_ONLY = re.compile(

@@ -7,173 +7,24 @@ Nothing here needs torch. The text is sliced by lines and never rewritten; a for
 from __future__ import annotations
 
 import ast
-import hashlib
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable
 
 from peakmem.errors import InputError
 
-FormKind = Literal[
-    "symbol",
-    "assert",
-    "allocation",
-    "view",
-    "reuse",
-    "rename",
-    "kernel",
-    "extern",
-    "operator",
-    "getitem",
-    "measure",
-    "guard",
-    "none",
-    "delete",
-    "block",
-    "context",
-    "return",
-]
-Access = Literal["r", "w", "rw"]
-"""How a kernel or operator uses one argument: reads it, overwrites it without reading, or both."""
+from peakmem_inductor.forms import Access, Form, FormKind, Wrapper, dotted, names_in
+from peakmem_inductor.signatures import cpp_accesses, triton_accesses
 
 ALLOCATION = re.compile(r"empty_strided(_\w+)?$")
 SYMBOL = re.compile(r"(?:s|u|zuf|ps|ks)\d+$")
-UNBACKED = re.compile(r"\b(?:u|zuf)\d+\b")
 _VIEW = "reinterpret_tensor"
 _BEYOND_MODEL = re.compile(r"_c10d_functional|alloc_from_pool|resize_|\.set_\b")
 """Operators that change storages themselves, share one between buffers, or finish after they return."""
-_MODULE_NAMES = frozenset({_VIEW, "torch", "aten", "device", "max", "min", "inf", "nan", "math", "c_void_p", "None"})
 
 
 class UnknownForm(InputError):
     """The wrapper holds something this version does not know; the graph must be left as it is."""
-
-
-@dataclass(frozen=True)
-class Form:
-    """One statement of ``call``.
-
-    Attributes
-    ----------
-    kind : FormKind
-    text : str
-        Dedented source, without trailing comment lines.
-    line : int
-        Line in the file, from 1.
-    defines : tuple of str
-        Names assigned.
-    uses : tuple of str
-        Local names read, in order of appearance, each once.
-    deletes : tuple of str
-        Names deleted.
-    target : str
-        Callee (``extern_kernels.mm``), the base of a view, reuse, rename or item.
-    arguments : tuple of (str, ast.expr)
-        Of a kernel, extern or operator: position (``"0"``) or keyword, and the expression.
-    node : ast.stmt
-    """
-
-    kind: FormKind
-    text: str
-    line: int
-    defines: tuple[str, ...] = ()
-    uses: tuple[str, ...] = ()
-    deletes: tuple[str, ...] = ()
-    target: str = ""
-    arguments: tuple[tuple[str, ast.expr], ...] = field(default=(), repr=False)
-    node: ast.stmt | None = field(default=None, repr=False, compare=False)
-
-
-@dataclass(frozen=True)
-class Wrapper:
-    """A parsed wrapper.
-
-    Attributes
-    ----------
-    source : str
-    inputs : tuple of str
-        Names of the arguments, in order.
-    preamble : tuple of str
-        Text before the first form: unpacking the arguments.
-    forms : tuple of Form
-        All but the closing ``return``.
-    returns : Form
-    outputs : tuple of str
-        Local names in the return expression.
-    kernels : mapping of str to tuple of Access or None
-        For each kernel defined in the file the access of its arguments by position; None for a plain number.
-    body_lines : tuple of (int, int)
-        First and last line of the body of ``call`` (from 1, inclusive).
-    indent : str
-        Indentation of that body.
-    context : str
-        The line of a device guard around the body, or empty; it and what it holds were unwrapped.
-    devices : tuple of str
-        Devices that allocations of the wrapper name (``cpu``, ``cuda``), sorted.
-    call : ast.FunctionDef
-        The function ``call``; not to be changed.
-    """
-
-    source: str
-    inputs: tuple[str, ...]
-    preamble: tuple[str, ...]
-    forms: tuple[Form, ...]
-    returns: Form
-    outputs: tuple[str, ...]
-    kernels: Mapping[str, tuple[Access | None, ...]]
-    body_lines: tuple[int, int]
-    indent: str
-    context: str
-    devices: tuple[str, ...]
-    call: ast.FunctionDef = field(repr=False, compare=False)
-
-    @property
-    def digest(self) -> str:
-        """``sha256:...`` of the source."""
-        return "sha256:" + hashlib.sha256(self.source.encode()).hexdigest()
-
-    @property
-    def constants(self) -> tuple[str, ...]:
-        """Plain names that calls of kernels and operators take from the module, sorted."""
-        local = {n for f in self.forms for n in f.defines} | set(self.inputs)
-        return tuple(
-            sorted(
-                {
-                    n.id
-                    for f in self.forms
-                    for _, e in f.arguments
-                    for n in ast.walk(e)
-                    if isinstance(n, ast.Name) and n.id not in local and n.id not in _MODULE_NAMES
-                }
-            )
-        )
-
-    @property
-    def donated(self) -> frozenset[str]:
-        """Arguments whose storage the wrapper takes over (``buf3 = arg; del arg  # reuse``): nobody else holds them."""
-        return frozenset(
-            a.target
-            for a, b in zip(self.forms, self.forms[1:])
-            if is_reuse(a, b) and a.target in self.inputs
-        )
-
-    @property
-    def symbols(self) -> tuple[str, ...]:
-        """Names of symbolic sizes, in order of definition."""
-        return tuple(n for f in self.forms if f.kind in ("symbol", "measure") for n in f.defines)
-
-
-def is_reuse(form: Form, following: Form | None) -> bool:
-    """Whether two forms are ``new = old; del old``, possibly through a view: the storage changes its name."""
-    return (
-        form.kind in ("rename", "view")
-        and following is not None
-        and following.kind == "delete"
-        and following.line == form.line
-        and following.deletes == (form.target,)
-    )
 
 
 def looks_like_wrapper(head: bytes) -> bool:
@@ -200,26 +51,6 @@ def parse_wrapper(source: str, *, where: str = "wrapper") -> Wrapper:
     except (SyntaxError, ValueError) as error:
         raise InputError(f"{where}: is not Python text ({error}); give a wrapper that Inductor wrote") from None
     return _Reader(source, tree, where).read()
-
-
-def dotted(node: ast.expr) -> str:
-    """``a.b.c`` of a chain of attributes, or the empty string."""
-    parts = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    if not isinstance(node, ast.Name):
-        return ""
-    parts.append(node.id)
-    return ".".join(reversed(parts))
-
-
-def names_in(node: ast.AST) -> Iterator[str]:
-    """Names read below a node, in order of appearance, repeated as they stand."""
-    found = [n for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
-    found.sort(key=lambda n: (n.lineno, n.col_offset))
-    for n in found:
-        yield n.id
 
 
 class _Reader:
@@ -551,51 +382,3 @@ def _without_deletes(text: str) -> str:
         re.sub(r"^(\s*)del [\w, ]+$", r"\1pass", row) for row in text.splitlines()
     ]
     return textwrap.dedent("\n".join(rows))
-
-
-# -- kernel signatures ---------------------------------------------------------------------------------------
-
-
-def cpp_accesses(code: str) -> tuple[Access | None, ...] | None:
-    """Accesses by position of a C++ kernel, from its signature; None if there is no signature to read.
-
-    ``const T*`` is read. ``in_out_ptr`` is read and written, ``out_ptr`` written only; any other pointer that is not
-    const counts as read and written.
-    """
-    match = re.search(r'extern\s+"C"\s*(?:\w+\s+)*?void\s+\w+\s*\(', code)
-    if match is None:
-        return None
-    depth, end = 1, match.end()
-    while end < len(code) and depth:
-        depth += {"(": 1, ")": -1}.get(code[end], 0)
-        end += 1
-    result: list[Access | None] = []
-    for parameter in filter(None, (p.strip() for p in code[match.end() : end - 1].split(","))):
-        if "*" not in parameter:
-            result.append(None)
-            continue
-        name = parameter.replace("*", " ").split()[-1]
-        if parameter.lstrip().startswith("const"):
-            result.append("r")
-        else:
-            result.append("w" if re.match(r"out_ptr\d+$", name) else "rw")
-    return tuple(result)
-
-
-def triton_accesses(code: str) -> tuple[Access | None, ...] | None:
-    """Accesses by position of a generated Triton kernel, from the names of its parameters."""
-    match = re.search(r"^def triton_\w*\(([^)]*)\)", code, re.M)
-    if match is None:
-        return None
-    result: list[Access | None] = []
-    for parameter in filter(None, (p.strip() for p in match.group(1).split(","))):
-        name = parameter.split(":")[0].strip()
-        if re.match(r"in_ptr\d+$|arg_\w+$", name):
-            result.append("r")
-        elif re.match(r"out_ptr\d+$", name):
-            result.append("w")
-        elif "ptr" in name:
-            result.append("rw")
-        else:
-            result.append(None)
-    return tuple(result)
