@@ -210,6 +210,11 @@ HOSTILE = {
     "deep lists": ('{"statements":' + "[" * 200_000 + "]" * 200_000 + "}", "nested"),
     "deep objects": ('{"a":' * 100_000 + "1" + "}" * 100_000, "nested"),
     "deep bodies": (nested(60), "nested more than 32 deep"),
+    "fault in a body": (
+        minimal(statements=[{"id": "a"}, {"id": "b", "bodies": [minimal(), minimal(buffers=[{"id": 1}])]}]),
+        "it.json: body 1/1: buffers[0]: 'id' must be a text",
+    ),
+    "program name": (minimal(name=3), "it.json: top: 'name' must be a text"),
     "name twice": ('{"schema":"peakmem.program/1","buffers":[],"buffers":[],"statements":[]}', "'buffers' stands twice"),
     "buffer twice": (minimal(buffers=[{"id": "a", "bytes": 1}] * 2), "stands twice"),
     "statement twice": (minimal(statements=[{"id": "a"}] * 2), "stands twice"),

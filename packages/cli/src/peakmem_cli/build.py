@@ -8,6 +8,7 @@ So unknown options stay errors and ``--help`` shows what there is.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
@@ -67,7 +68,7 @@ def find_frontend(command: Command, arguments: Sequence[str]) -> tuple[Frontend 
             files.append(argument)
     reason: PeakmemError | None = None
     # A value of an unknown option may stand among the files, so the first that exists and is recognised decides.
-    for file in sorted(files, key=lambda f: not Path(f).is_file()):
+    for file in sorted(files, key=lambda f: not os.path.isfile(f)):
         try:
             return recognise(Path(file)), None
         except PeakmemError as error:

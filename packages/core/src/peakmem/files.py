@@ -15,14 +15,25 @@ def check_output(path: Path, *, source: Path | None = None, force: bool = False)
     Raises
     ------
     UsageError
-        When ``path`` is the input, is a folder, exists and ``force`` is not set, or its folder is missing or not
-        writable.
+        When ``path`` is the input, is a folder, a device or anything else but a file, exists and ``force`` is not
+        set, or its folder is missing or not writable.
     """
+    try:
+        exists = os.path.lexists(path)  # a link that leads nowhere would be replaced too
+        path.stat()
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"{path}: cannot be written ({reason})") from None
     if source is not None and _same(path, source):
         raise UsageError(f"{path}: is the input file, which peakmem never changes; name another output")
     if path.is_dir():
         raise UsageError(f"{path}: is a folder; name a file")
-    if path.exists() and not force:
+    if path.exists() and not path.is_file():
+        # Renaming a file over a device, pipe or socket would take it away from everybody who uses it.
+        raise UsageError(f"{path}: is a device, pipe or socket, which is never replaced; name a file")
+    if exists and not force:
         raise UsageError(f"{path}: exists already; give --force to replace it")
     folder = path.parent
     if not folder.is_dir():

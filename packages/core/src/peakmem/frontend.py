@@ -274,10 +274,14 @@ def recognise(path: Path) -> Frontend:
         When several do.
     """
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise InputError(f"{path}: is a device, pipe or socket; a model is read more than once, so give a file")
         with path.open("rb") as file:
             head = file.read(4096)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValueError as error:  # a NUL in the name
+        raise InputError(f"{path}: cannot be read ({error})") from None
     matches: list[Frontend] = []
     broken: list[UsageError] = []
     for name in discover():

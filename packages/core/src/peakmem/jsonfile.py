@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,11 +31,16 @@ def read_json(path: Path) -> Any:
 def read_bytes(path: Path) -> bytes:
     """The file's bytes; `InputError` when it cannot be read or is larger than `LARGEST_FILE`."""
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise InputError(f"{path}: is larger than {LARGEST_FILE} bytes, the most that is read as JSON")
-        return path.read_bytes()
+        if path.stat().st_size <= LARGEST_FILE:
+            with path.open("rb") as file:  # a pipe or device has no size and may never end
+                data = file.read() if path.is_file() else file.read(LARGEST_FILE + 1)
+            if len(data) <= LARGEST_FILE:
+                return data
+        raise InputError(f"{path}: is larger than {LARGEST_FILE} bytes, the most that is read as JSON")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValueError as error:  # a NUL in the name
+        raise InputError(f"{path}: cannot be read ({error})") from None
 
 
 def parse_json(data: bytes, where: str) -> Any:
@@ -44,7 +50,10 @@ def parse_json(data: bytes, where: str) -> Any:
     except UnicodeDecodeError as error:
         raise InputError(f"{where}: byte {error.start} is not UTF-8, so this is not a JSON file") from None
     try:
-        return json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+        document = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+        if _SURROGATE.search(text):  # UTF-8 itself has none, so only an escape can write one
+            _refuse_surrogates(document)
+        return document
     except json.JSONDecodeError as error:
         raise InputError(f"{where}: line {error.lineno}, column {error.colno}: not JSON ({error.msg})") from None
     except _Fault as error:
@@ -71,8 +80,20 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             if key in seen:
                 raise _Fault(f"the name {key[:60]!r} stands twice in one object")
             seen.add(key)
-    for key, value in pairs:
-        for text in (key, value):
-            if isinstance(text, str) and not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
-                raise _Fault(f"{text[:60]!r} holds half a surrogate pair, which no encoding can write")
     return result
+
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def _refuse_surrogates(document: object) -> None:
+    pending = [document]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            pending += value
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value
+        elif isinstance(value, str) and not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
+            raise _Fault(f"{value[:60]!r} holds half a surrogate pair, which no encoding can write")

@@ -352,8 +352,10 @@ def _validate(program: Program) -> None:
 class _Reader:
     """Reads ``peakmem.program/1`` and says where it is wrong."""
 
-    def __init__(self, where: str) -> None:
-        self.where = where
+    def __init__(self, source: str, body: str = "") -> None:
+        self.source = source
+        self.body = body  # the path of the body that is read, as in `Program.bodies`, with a slash after it
+        self.where = f"{source}: body {body[:-1]}" if body else source
 
     def fail(self, place: str, what: str) -> InputError:
         return InputError(f"{self.where}: {place}: {what}")
@@ -435,7 +437,8 @@ class _Reader:
                         "(list statements in an order that honours the dependences; a cycle has none)",
                     )
             bodies = tuple(
-                self.program(body, depth + 1) for body in self.rows(row, "bodies", place, [])
+                _Reader(self.source, f"{self.body}{i}/{k}/").program(body, depth + 1)
+                for k, body in enumerate(self.rows(row, "bodies", place, []))
             )
             effects = tuple(str(e) for e in self.rows(row, "effects", place, []))
             statements.append(
@@ -453,8 +456,9 @@ class _Reader:
                 )
             )
             ids[name] = i
+        name = self.text(document, "name", "top", "")
         try:
-            return Program(tuple(buffers), tuple(statements), self.text(document, "name", "top", ""))
+            return Program(tuple(buffers), tuple(statements), name)
         except InputError as error:
             raise InputError(f"{self.where}: {error}") from None
 
