@@ -101,6 +101,14 @@ def seconds(value: float) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"
 
 
+def warm_up() -> None:
+    """Order a small program, so that loading libraries is not taken for ordering."""
+    from growth_programs import nasnet_chain
+    from peakmem.ordering import order_program
+
+    order_program(nasnet_chain(100))
+
+
 def quantile(values: Sequence[float], share: float) -> float:
     """The smallest value that at least ``share`` of all do not exceed."""
     ordered = sorted(values)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from common import Clock, Load, load_graphs, markdown, parser, quantile, seconds, write
+from common import Clock, Load, load_graphs, markdown, parser, quantile, seconds, warm_up, write
 
 
 def main() -> int:
@@ -19,11 +19,11 @@ def main() -> int:
     options = arguments.parse_args()
     graphs = load_graphs(options.shared, options.names or None)
 
-    import ortools.graph.python.max_flow  # noqa: F401  (loading it is start-up, not ordering)
     from peakmem.check import check
     from peakmem.errors import Refused
     from peakmem.ordering import order_program
 
+    warm_up()
     load = Load()
     rows = []
     cpu = []

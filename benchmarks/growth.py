@@ -15,7 +15,7 @@ import subprocess
 import sys
 from typing import Any
 
-from common import Clock, Load, markdown, parser, seconds, write
+from common import Clock, Load, markdown, parser, seconds, warm_up, write
 
 SIZES = (100, 300, 1000, 3000, 10000, 20000)
 
@@ -29,7 +29,7 @@ def child(family: str, size: int, limit: float) -> None:
     from peakmem.errors import Refused
     from peakmem.ordering import order_program
 
-    order_program(FAMILIES["nasnet"](30))  # loads the libraries, which is start-up, not ordering
+    warm_up()
     program = FAMILIES[family](size)
     with Clock() as ordering:
         found = order_program(program, time_limit=limit)

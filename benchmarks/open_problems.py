@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import Graph, Load, load_graphs, markdown, parser, seconds, write
+from common import Graph, Load, load_graphs, markdown, parser, seconds, warm_up, write
 
 GRAPHS = {
     "randwire_cell_ws32_4_p75_s3": 60.0,
@@ -96,8 +96,8 @@ def main() -> int:
         except ImportError:
             sys.exit("the plot needs matplotlib: pip install matplotlib, or leave --plot away")
     graphs = load_graphs(options.shared, options.names or GRAPHS)
-    import ortools.graph.python.max_flow  # noqa: F401  (loading it is start-up, not ordering)
 
+    warm_up()
     load = Load()
     traces: dict[str, list[tuple[float, float, int, int]]] = {}
     rows: list[list[Any]] = []

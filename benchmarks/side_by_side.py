@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from math import gcd
 from typing import Any
 
-from common import Clock, Load, load_graphs, markdown, parser, seconds, write
+from common import Clock, Load, load_graphs, markdown, parser, seconds, warm_up, write
 from peakmem.cuts import births_of
 from peakmem.problem import Problem, problem_of
 from peakmem.program import Program
@@ -312,7 +312,6 @@ def main() -> int:
     options = arguments.parse_args()
     graphs = load_graphs(options.shared, options.names or GRAPHS)
 
-    import ortools.graph.python.max_flow  # noqa: F401
     import scipy.optimize  # noqa: F401  (loading libraries is not ordering)
 
     try:
@@ -322,6 +321,7 @@ def main() -> int:
         told = f"torch {torch_version}"
     except ImportError:
         told = "torch is not installed, so Inductor's functions were not run"
+    warm_up()
     load = Load()
     rows = []
     wrong = []
