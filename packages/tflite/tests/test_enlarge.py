@@ -292,3 +292,14 @@ def test_small_models_are_at_the_floor(shared):
         if path.stem.startswith("mlperf_"):
             found = recompute(load_shared(path), measure=False)
             assert found.at_floor, path.name
+
+
+def test_a_copy_that_is_written_over_in_place_is_left_out(tiny):
+    """tflite-runtime writes a sum over its operand if nothing else reads it, even where it is to keep all tensors."""
+    pytest.importorskip("tflite_runtime", reason="needs pip install 'peakmem-tflite[tflite-runtime]'")
+    file = chain(tiny)
+    file.subgraphs[0].operators[2:] = [tiny.Op("ADD", (2, 3), (4,)), tiny.Op("ADD", (2, 4), (5,))]
+    model = load(tiny, file, runtime="tflite-runtime")
+    found = model.verify(model.enlarged(copied(model, 0, 3)))
+    assert found.failures == ()
+    assert "overwritten in place" in found.compared

@@ -77,7 +77,7 @@ def test_inputs_that_nothing_reads(tiny):
     file.subgraphs[0].tensors.append(tiny.T((1, 400)))
     file.subgraphs[0].inputs = (0, len(file.subgraphs[0].tensors) - 1)
     model = TfliteModel.from_bytes(tiny.encode(file))
-    assert any("1632 bytes" in note for note in model.notes)
+    assert any("1,632 B" in note for note in model.notes)
     assert optimized(model)[1].predicted_bytes == 1632
 
 

@@ -235,17 +235,23 @@ class Lite:
             high = max(high, begin + array.nbytes)
         return high - (low or 0)
 
-    def run(self, data: bytes, model: dict[str, Any], steps: int, keep: bool) -> list[list[str]]:
+    def run(self, data: bytes, model: dict[str, Any], steps: int, keep: bool) -> list[list[str | None]]:
+        """As `Tflm.run`, all of the main subgraph. None for a tensor that another one was written over in place, as
+        tflite-runtime does even where it is to keep them all.
+        """
         interpreter = self.interpreter(data, keep)
         details = interpreter.get_input_details()
-        tensors = [t for k, t in model["tensors"] if k == 0]
-        outputs = [d["index"] for d in interpreter.get_output_details()]
-        rows = []
+        chosen = [t for _, t in model["tensors"]] if keep else [d["index"] for d in interpreter.get_output_details()]
+        place: dict[int, set[int]] = {}
+        for t in model["span"] if keep else ():
+            place.setdefault(interpreter.tensor(t)().__array_interface__["data"][0], set()).add(t)
+        shared = {t for here in place.values() if len(here) > 1 for t in here}
+        rows: list[list[str | None]] = []
         for step in range(steps):
             for detail, value in zip(details, random_inputs(details, step)):
                 interpreter.set_tensor(detail["index"], value)
             interpreter.invoke()
-            rows.append(["", *(digest(interpreter.get_tensor(t)) for t in (tensors if keep else outputs))])
+            rows.append(["", *(None if t in shared else digest(interpreter.get_tensor(t)) for t in chosen)])
         return rows
 
 

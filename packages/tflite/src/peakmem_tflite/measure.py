@@ -326,12 +326,14 @@ def _compare(before: TfliteModel, after: TfliteModel, pairs: Sequence[tuple[Tens
         for (k, t), (_, u) in pairs
     ]
     _first_difference(run, "tensors", labels, "with all tensors kept")
-    rows = run.found[0]["tensors"]["result"]
-    own = [i for i, (p, q) in enumerate(pairs) if p == q]
-    seen = sum(any(row[1 + i] for row in rows) for i in own)
-    what = f"all {seen} tensors" if seen == len(own) else f"{seen} of {len(own)} tensors (the others never ran)"
-    if len(pairs) > len(own):
-        what += f", {len(pairs) - len(own)} recomputed"
+    rows = [row["tensors"]["result"] for row in run.found]
+    read = [all(any(row[1 + i] for row in model) for model in rows) for i in range(len(pairs))]
+    own = [here for here, (p, q) in zip(read, pairs) if p == q]
+    copies = [here for here, (p, q) in zip(read, pairs) if p != q]
+    why = "never ran" if run.runtime == "tflm" else "are overwritten in place"
+    what = f"all {len(own)} tensors" if all(own) else f"{sum(own)} of {len(own)} tensors (the others {why})"
+    if copies:
+        what += f", {sum(copies)} recomputed"
     run.compared = f"{what} and all outputs {over}"
 
 
@@ -339,7 +341,7 @@ def _first_difference(run: Run, part: str, labels: list[str], where: str) -> Non
     results = [row[part]["result"] for row in run.found]
     for step, (x, y) in enumerate(zip(*results)):
         for label, p, q in zip(["the end of the invocation", *labels], x, y):
-            if p != q:
+            if p != q and p is not None and q is not None:
                 run.failures.append(f"{label} differs at step {step}, {where}")
                 return
 
