@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from peakmem.result import realized_offset
+from peakmem.result import bounded, realized_offset
 from peakmem.sizes import exact, human
 
 from peakmem_cli.screen import clip
@@ -67,6 +67,8 @@ def answer(result: Result) -> str:
 
 def _known(result: Result, reached: int) -> str:
     proved = result.certificate is not None
+    if not bounded(result.source):
+        return "best found, no bound known"
     if result.realized_bound > reached:  # the quantity leaves out bytes of the live peak and does not say which
         return f"order {proof(result.live_peak_after, result.lower_bound, certified=proved)}"
     return proof(reached, result.realized_bound, certified=proved)
@@ -144,8 +146,9 @@ def details(result: Result) -> list[str]:
         lines.append(f"{result.source.quantity} leaves out {human(left_out)} of the live_peak")
     live = (result.live_peak_before, result.live_peak_after)
     if live != (result.source.predicted_bytes + left_out, result.model.predicted_bytes + left_out):
-        known = proof(result.live_peak_after, result.lower_bound, certified=result.certificate is not None)
-        lines.append(f"live_peak {human(live[0])} -> {human(live[1])} {change(*live)}, {known}")
+        known = ", " + proof(result.live_peak_after, result.lower_bound, certified=result.certificate is not None)
+        known = known if bounded(result.source) else ""  # the proof speaks of orders that the runtime may not run
+        lines.append(f"live_peak {human(live[0])} -> {human(live[1])} {change(*live)}{known}")
     if check is None:
         lines.append(f"not measured: {result.unmeasured}")
     else:

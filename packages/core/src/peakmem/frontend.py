@@ -168,6 +168,8 @@ class Model(Protocol):
     # A model may also offer, and the command line looks for:
     #   realized_offset: int -- bytes that the live peak of every order holds and the realized quantity leaves out
     #       (such as what is resident at entry), default 0; a bound on the live peak less it bounds the quantity.
+    #   bounded: bool -- False where a bound on the live peak says nothing about the quantity (the runtime orders by
+    #       itself), default True; nothing is then called optimal.
     #   snippet() -> str -- source text for the device, such as C with the arena size and the operators used.
 
     def schedule(self, ordering: Ordering, *, deadline: float | None = None) -> Schedule:

@@ -54,8 +54,11 @@ class Result:
 
     @property
     def optimal(self) -> bool:
-        """The realized order's peak equals the lower bound, and a checked certificate proves that bound."""
-        return self.certificate is not None and self.live_peak_after == self.lower_bound
+        """The realized order's peak equals the lower bound, and a checked certificate proves that bound.
+
+        Never where the bound says nothing about the quantity that the model realizes.
+        """
+        return bounded(self.source) and self.certificate is not None and self.live_peak_after == self.lower_bound
 
     @property
     def gap(self) -> float:
@@ -114,6 +117,11 @@ class Result:
 def realized_offset(model: Model) -> int:
     """Bytes that the live peak of every order holds and the model's quantity leaves out; 0 unless the model says."""
     return int(getattr(model, "realized_offset", 0))
+
+
+def bounded(model: Model) -> bool:
+    """Whether a bound on the live peak bounds the model's quantity too; True unless the model says otherwise."""
+    return bool(getattr(model, "bounded", True))
 
 
 def _names(result: Result, path: str, order: tuple[int, ...]) -> list[str]:

@@ -32,8 +32,10 @@ class Whole:
     undecided: tuple[str, ...]
 
 
-def build_program(graph: Graph, facts: Facts, key: Key = (), node: Node | None = None) -> Whole:
-    """The Program of a level in file order.
+def build_program(
+    graph: Graph, facts: Facts, key: Key = (), node: Node | None = None, *, sharing: bool = True, first: bool = True
+) -> Whole:
+    """The Program of a level in file order; ``sharing`` and ``first`` as in `peakmem_onnx.programs.build`.
 
     All outputs of a control-flow node count from its start. Where they come late (`Frame.late`) the body is charged so
     much less, as far as its state allows; what remains is charged too much, and `replay` is exact. The end of a Loop,
@@ -46,7 +48,7 @@ def build_program(graph: Graph, facts: Facts, key: Key = (), node: Node | None =
         for attribute, body in v.bodies:
             path = (*key, v.name, attribute)
             if complete(body, facts.values[path]):
-                whole = build_program(body, facts, path, v)
+                whole = build_program(body, facts, path, v, sharing=sharing, first=first)
                 undecided.extend(whole.undecided)
                 inner.append(whole.program)
                 floor = _frame(body, facts, path, v).floor
@@ -69,6 +71,8 @@ def build_program(graph: Graph, facts: Facts, key: Key = (), node: Node | None =
         uncharged=outputs,
         passed=around.passed,
         state=max(0, around.state - around.late),
+        sharing=sharing,
+        first=first,
         name="/".join(key) or "graph",
     )
     return Whole(built.program, built.root, (*undecided, *built.undecided))
@@ -84,7 +88,14 @@ Ordered = Callable[[Graph], Sequence[int]]
 
 
 def replay(
-    graph: Graph, facts: Facts, ordered: Ordered, *, reuse: bool = False, key: Key = (), node: Node | None = None
+    graph: Graph,
+    facts: Facts,
+    ordered: Ordered,
+    *,
+    reuse: bool = False,
+    sharing: bool = True,
+    key: Key = (),
+    node: Node | None = None,
 ) -> tuple[int, ...]:
     """Bytes at each step when every level runs in the order that ``ordered`` gives it; exact for that order."""
     values = facts.values[key]
@@ -94,11 +105,11 @@ def replay(
         for attribute, body in v.bodies:
             path = (*key, v.name, attribute)
             if complete(body, facts.values[path]):
-                steps = replay(body, facts, ordered, reuse=reuse, key=path, node=v)
+                steps = replay(body, facts, ordered, reuse=reuse, sharing=sharing, key=path, node=v)
                 inner = max(inner, _frame(body, facts, path, v).extra(max(steps, default=0)))
         workspace[v.index] = facts.workspace.get(v.name, 0) + inner
     around = _frame(graph, facts, key, node)
     steps = plan(
-        graph, values, ordered(graph), workspace, reuse=reuse, uncharged=around.early, passed=around.passed
+        graph, values, ordered(graph), workspace, reuse=reuse, sharing=sharing, uncharged=around.early, passed=around.passed
     ).bytes_at
     return tuple(around.state + step for step in steps)

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ def options_for(job: dict[str, Any]) -> Any:
     options.enable_mem_reuse = job.get("reuse", False)
     options.enable_mem_pattern = job.get("pattern", False)
     options.enable_cpu_mem_arena = job.get("arena", False)
-    if job.get("priority", True):
+    if job.get("priority", False):
+        if not hasattr(ort, "ExecutionOrder"):
+            raise RuntimeError("this ONNX Runtime cannot be told to run a file's order; use --executor nodes")
         options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     if job.get("external"):
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", job["external"])
@@ -56,7 +59,7 @@ def compile_model(job: dict[str, Any]) -> dict[str, Any]:
 
     The order is the default one: what happens today without peakmem. Input sets that the model refuses are named.
     """
-    options = options_for({**job, "priority": False})
+    options = options_for(job)
     options.optimized_model_filepath = job["output"]
     options.enable_profiling = True
     options.profile_file_prefix = job["profile"]
@@ -127,27 +130,40 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
 
     data = Path(job["model"]).read_bytes()
     options = options_for(job)
-    if job.get("profile"):
+    if job.get("profile") and not job.get("nodes"):
         options.enable_profiling = True
         options.profile_file_prefix = job["profile"]
-    session = open_session(data, options)
+    session: Any
+    if job.get("nodes"):
+        from peakmem_onnx.nodewise import NodeByNode
+
+        session = NodeByNode(data, lambda single: open_session(single, options), job["types"])
+        names = session.outputs
+    else:
+        session = open_session(data, options)
+        names = [o.name for o in session.get_outputs()]
     counter = _counter()
-    names = [o.name for o in session.get_outputs()]
     peaks: list[list[int]] = []
     held: list[int] = []
     trace: list[int] = []
     outputs: dict[str, Any] = {}
     for index, feeds in enumerate(_all_feeds(job)):
         peaks.append([])
-        # The Python binding copies texts into tensors of its own for the length of the run; the caller's, so not counted.
-        copied = sum(-(-32 * array.size // 64) * 64 for array in feeds.values() if array.dtype == object)
-        for run in range(2):
+        copied = 0
+        if job.get("nodes"):
+            run, given = session.run, session.take(feeds)
+        else:
+            run, given = partial(session.run, None), feeds
+            # The Python binding copies texts into tensors of its own for the length of the run; the caller's, so not
+            # counted.
+            copied = sum(-(-32 * array.size // 64) * 64 for array in feeds.values() if array.dtype == object)
+        for turn in range(2):
             if counter is not None:
                 room = TRACE_ROOM if job.get("trace") else 0
                 buffer = (ctypes.c_int64 * room)() if room else None
                 result = (ctypes.c_int64 * 5)()
                 counter.peakmem_start(buffer, ctypes.c_int64(room))
-                values = session.run(None, feeds)
+                values = run(given)
                 counter.peakmem_stop(result)
                 if result[3]:
                     raise RuntimeError("more live allocations than the counting library can follow")
@@ -156,15 +172,19 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
                 if buffer is not None and not trace:
                     trace = list(buffer[: result[4]])
             else:
-                values = session.run(None, feeds)
-            if run == 0:
-                for name, value in zip(names, values, strict=True):
+                values = run(given)
+            if turn == 0:
+                arrays = [v.numpy() for v in values.values()] if job.get("nodes") else values
+                for name, value in zip(names, arrays, strict=True):
                     if isinstance(value, np.ndarray) and value.dtype != object:
                         outputs[f"{index}/{name}"] = value
                     else:
                         outputs[f"{index}/{name}"] = np.frombuffer(repr(value).encode(), dtype=np.uint8)
+            del values
     answer: dict[str, Any] = {"peaks": peaks, "held": held, "counted": counter is not None, "trace": trace}
-    if job.get("profile"):
+    if job.get("nodes"):
+        answer["order"] = session.order
+    elif job.get("profile"):
         profile = Path(session.end_profiling())
         answer["order"] = executed_order(profile)
         in_use = [int(e["args"]["mem_in_use_peak"]) for e in _kernels(profile) if "mem_in_use_peak" in e["args"]]

@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from peakmem.errors import InputError, RuntimeFailed
+from peakmem.errors import InputError, RuntimeFailed, UsageError
 
 from peakmem_onnx import protos
 from peakmem_onnx.facts import collect, levels
 from peakmem_onnx.feeds import make_feeds, parse_feeds, write_feeds
 from peakmem_onnx.graph import Graph, read_graph
 from peakmem_onnx.model import OnnxModel, Origin
-from peakmem_onnx.orders import default_order, priority_order
+from peakmem_onnx.orders import default_order, file_order, priority_order
 from peakmem_onnx.rewrite import permute_level
 from peakmem_onnx.runtime import ask, require_runtime, scratch
+from peakmem_onnx.ways import NODES, PORTABLE, RECIPE, Way, way_of
 
 
 def load_model(path: Path, options: Mapping[str, Any]) -> OnnxModel:
@@ -39,6 +40,10 @@ def load_model(path: Path, options: Mapping[str, Any]) -> OnnxModel:
     shapes = protos.parse_shapes(options.get("shape", ()))
     fixed = parse_feeds(options.get("feed", ()))
     threads = int(options.get("threads", 1))
+    deploy, executor = str(options.get("deploy", "python")), str(options.get("executor", "ort"))
+    if deploy == "portable" and executor == "nodes":
+        raise UsageError("--executor nodes: runs a file's order, which --deploy portable cannot promise; give one of them")
+    way = way_of(deploy, executor)
     marker = protos.read_marker(proto)
     # A file that peakmem wrote has its dimensions fixed; their names went with that.
     protos.fix_dimensions(proto, dims if marker is None else {}, shapes, path)
@@ -60,7 +65,7 @@ def load_model(path: Path, options: Mapping[str, Any]) -> OnnxModel:
                         del sets[index]
                 protos.drop_vanished_inputs(compiled, proto)
                 protos.name_nodes(compiled)
-                recipe = {"ort_level": level, "threads": threads, "onnxruntime": version}
+                recipe = {"ort_level": level, "threads": threads, "onnxruntime": version, "deploy": deploy}
                 blanked = [] if options.get("no_blank_unread") else protos.blank_unread(compiled)
                 if blanked:
                     notes.append(
@@ -69,7 +74,7 @@ def load_model(path: Path, options: Mapping[str, Any]) -> OnnxModel:
                     )
                 protos.write_marker(compiled, recipe)
                 proto = compiled
-                _arrange(proto, executed, notes)
+                _arrange(proto, executed, way, notes)
             else:
                 level = str(marker.get("ort_level", "none"))
                 recipe = dict(marker)
@@ -83,6 +88,8 @@ def load_model(path: Path, options: Mapping[str, Any]) -> OnnxModel:
                     notes.append("nodes without a unique name were given one")
             feeds = write_feeds(sets, folder)
             graph = read_graph(proto.graph)
+            if way is NODES and any(node.bodies for node in graph.nodes):
+                raise InputError(f"{path}: has nodes with bodies (If, Loop, Scan), which --executor nodes does not run; use ort")
             facts = collect(proto, graph, session=session, feeds=feeds, folder=folder, path=path)
         except RuntimeFailed as error:
             raise InputError(f"{path}: onnxruntime {version} cannot load or run it: {error}") from None
@@ -102,7 +109,12 @@ def load_model(path: Path, options: Mapping[str, Any]) -> OnnxModel:
         blanked=tuple(blanked),
         version=version,
     )
-    return OnnxModel(proto, facts, origin, digest=digest, notes=tuple(notes))
+    numbering: tuple[int, ...] = ()
+    if marker is not None and way is PORTABLE:
+        order = default_order(graph)
+        permute_level(proto.graph, order)
+        numbering = tuple(sorted(range(len(order)), key=order.__getitem__))
+    return OnnxModel(proto, facts, origin, digest, tuple(notes), way, marker is None, numbering)
 
 
 def _optimize(
@@ -126,8 +138,9 @@ def _optimize(
     return proto, answer["order"], usable
 
 
-def _arrange(proto: Any, executed: list[str], notes: list[str]) -> None:
-    """Put the nodes of every level into the order that ran, made a fixed point of the priority-based order."""
+def _arrange(proto: Any, executed: list[str], way: Way, notes: list[str]) -> None:
+    """Put the nodes of every level into the order that ran; for the recipe a fixed point of the priority-based order."""
+    fixed = priority_order if way is RECIPE else file_order
     first: dict[str, int] = {}
     for name in executed:
         first.setdefault(name, len(first))
@@ -137,12 +150,12 @@ def _arrange(proto: Any, executed: list[str], notes: list[str]) -> None:
         names = [node.name for node in level.nodes]
         if all(name in first for name in names):
             order = sorted(range(len(names)), key=lambda v: first[names[v]])
-            order = list(priority_order(level, order)) if _topological(level, order) else []
+            order = list(fixed(level, order)) if _topological(level, order) else []
         else:
             order = []
             if not key:
                 notes.append("the order that ONNX Runtime ran could not be matched to the saved nodes; its rule was used")
-        permute_level(level_proto, order or priority_order(level, default_order(level)))
+        permute_level(level_proto, order or fixed(level, default_order(level)))
 
 
 def _topological(graph: Graph, order: list[int]) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from peakmem.errors import Refused
 
 from peakmem_onnx import protos
 from peakmem_onnx.graph import Graph, read_graph
+from peakmem_onnx.orders import default_order, file_order
+from peakmem_onnx.ways import NODES, PORTABLE, RECIPE, Way, way_of
 
 _SNIPPET = """\
 import onnxruntime as ort
@@ -26,9 +29,48 @@ session = ort.InferenceSession({path!r}, options, providers=["CPUExecutionProvid
 """
 
 
-def snippet(path: str, *, threads: int = 1) -> str:
-    """Python lines that open the session; see `session` for the same as a function."""
-    return _SNIPPET.format(path=path, threads=threads)
+_PORTABLE = """\
+// The file is optimized already, so ONNX Runtime must not optimize it again; arena and memory patterns stay off.
+// C++
+Ort::SessionOptions options;
+options.SetGraphOptimizationLevel(ORT_DISABLE_ALL);
+options.SetExecutionMode(ORT_SEQUENTIAL);
+options.DisableCpuMemArena();
+options.DisableMemPattern();
+options.SetIntraOpNumThreads({threads});
+Ort::Session session(env, ORT_TSTR({text}), options);
+
+// C, with const OrtApi* ort; every call returns an OrtStatus* to be checked
+OrtSessionOptions* options;
+ort->CreateSessionOptions(&options);
+ort->SetSessionGraphOptimizationLevel(options, ORT_DISABLE_ALL);
+ort->SetSessionExecutionMode(options, ORT_SEQUENTIAL);
+ort->DisableCpuMemArena(options);
+ort->DisableMemPattern(options);
+ort->SetIntraOpNumThreads(options, {threads});
+ort->CreateSession(env, ORT_TSTR({text}), options, &session);
+
+// JavaScript (onnxruntime-node)
+const session = await ort.InferenceSession.create({text}, {{
+  executionProviders: ["cpu"],
+  graphOptimizationLevel: "disabled",
+  executionMode: "sequential",
+  enableCpuMemArena: false,
+  enableMemPattern: false,
+  intraOpNumThreads: {threads},
+}});
+"""
+_NODES = """\
+# {path} was measured node by node. A session reaches its order and bytes only where it honours the recipe's options;
+# peakmem verify without --executor nodes tells.
+"""
+
+
+def snippet(path: str, *, threads: int = 1, way: Way = RECIPE) -> str:
+    """Lines that open the session; for Python see `session` for the same as a function."""
+    if way is PORTABLE:
+        return _PORTABLE.format(text=json.dumps(path), threads=threads)
+    return (_NODES.format(path=path) if way is NODES else "") + _SNIPPET.format(path=path, threads=threads)
 
 
 def session(
@@ -48,7 +90,7 @@ def session(
     threads : int, optional
         Intra-op threads; by default those the model was optimized with.
     check : bool
-        First run the model once in a profiled session and compare the executed order with the file's.
+        First run the model once in a profiled session and compare the executed order with the one intended.
     feeds : mapping, optional
         Inputs for that run; by default random ones made from the inputs' types.
     **settings
@@ -68,59 +110,66 @@ def session(
     proto = protos.read_model(path)
     recipe = protos.read_marker(proto) or {}
     count = threads if threads is not None else int(recipe.get("threads", 1))
+    way = way_of(str(recipe.get("deploy", "python")), "ort")
     if check:
-        _check(path, proto, count, feeds, settings)
+        _check(path, proto, count, way, feeds, settings)
     import onnxruntime as ort
 
-    return ort.InferenceSession(str(path), _options(count, settings), providers=["CPUExecutionProvider"])
+    return ort.InferenceSession(str(path), _options(count, way, settings), providers=["CPUExecutionProvider"])
 
 
-def _options(threads: int, settings: Mapping[str, Any]) -> Any:
+def _options(threads: int, way: Way, settings: Mapping[str, Any]) -> Any:
     import onnxruntime as ort
+
+    if way is RECIPE and not hasattr(ort, "ExecutionOrder"):
+        raise Refused("this ONNX Runtime cannot be told to run a file's order; make the file with --deploy portable")
 
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+    if way is RECIPE:
+        options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = False
-    options.enable_mem_reuse = False
+    options.enable_mem_reuse = way.reuse
     options.intra_op_num_threads = threads
     for name, value in settings.items():
         setattr(options, name, value)
     return options
 
 
-def _check(path: Path, proto: Any, threads: int, feeds: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> None:
+def _check(
+    path: Path, proto: Any, threads: int, way: Way, feeds: Mapping[str, Any] | None, settings: Mapping[str, Any]
+) -> None:
     import onnxruntime as ort
 
     from peakmem_onnx.child import executed_order
     from peakmem_onnx.feeds import make_feeds
 
     inputs = dict(feeds) if feeds is not None else make_feeds(proto, {}, path)[0]
-    options = _options(threads, settings)
+    options = _options(threads, way, settings)
     with tempfile.TemporaryDirectory(prefix="peakmem-onnx-") as folder:
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(folder) / "profile")
         probe = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         probe.run(None, inputs)
         executed = executed_order(Path(probe.end_profiling()))
-    difference = order_difference(read_graph(proto.graph), executed)
+    difference = order_difference(read_graph(proto.graph), executed, default_order if way is PORTABLE else file_order)
     if difference:
         raise Refused(f"{path}: {difference}")
 
 
-def order_difference(graph: Graph, executed: Sequence[str]) -> str:
-    """Where an executed order (names, bodies included, runs repeated) leaves the file's; empty if nowhere."""
+def order_difference(graph: Graph, executed: Sequence[str], ordered: Callable[[Graph], Sequence[int]]) -> str:
+    """Where an executed order (names, bodies included, runs repeated) leaves what ``ordered`` says; empty if nowhere."""
     for level in _levels(graph):
-        names = [node.name for node in level.nodes]
+        names = [level.nodes[v].name for v in ordered(level)]
         own = set(names)
         ran = [name for name in executed if name in own]
         if len(ran) % len(names):
             return f"{len(ran)} executions of {len(names)} nodes were seen"
         for i, name in enumerate(ran):
             if name != names[i % len(names)]:
-                return f"ONNX Runtime ran {name!r} where the file has {names[i % len(names)]!r}"
+                return f"ONNX Runtime ran {name!r} where {names[i % len(names)]!r} was due"
         if level is graph and not ran:
             return "no executed node was seen"
     return ""

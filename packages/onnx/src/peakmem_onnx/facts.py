@@ -190,7 +190,7 @@ def _expose(proto: Any, key: Key, level: Graph, level_proto: Any, outer: Mapping
                 info = model.graph.input.add()
                 info.name = name
                 tensor = info.type.tensor_type
-                tensor.elem_type = _element_type(onnx, value.element)
+                tensor.elem_type = element_type(value.element)
                 if value.planned is not None:
                     tensor.shape.SetInParent()
                     for d in value.planned:
@@ -216,5 +216,6 @@ def _expose(proto: Any, key: Key, level: Graph, level_proto: Any, outer: Mapping
 _ELEMENTS = {"float": "FLOAT", "double": "DOUBLE", "float16": "FLOAT16", "bfloat16": "BFLOAT16", "bool": "BOOL", "string": "STRING"}
 
 
-def _element_type(onnx: Any, element: str) -> int:
-    return int(getattr(onnx.TensorProto, _ELEMENTS.get(element, element.upper())))
+def element_type(element: str) -> int:
+    """ONNX's number for ONNX Runtime's name of an element type."""
+    return int(getattr(import_onnx().TensorProto, _ELEMENTS.get(element, element.upper())))

@@ -49,6 +49,22 @@ OPTIONS = (
         "Keep the names of outputs that nobody reads; ONNX Runtime then holds them to the end of the run.",
         default=False,
     ),
+    Option(
+        "deploy",
+        "choice",
+        "Where the file will run: in Python, whose sessions can be told to run a file's order, or portably (C, C++, "
+        "JavaScript), where the default order and memory reuse stay; for these the best found is written.",
+        default="python",
+        choices=("python", "portable"),
+    ),
+    Option(
+        "executor",
+        "choice",
+        "What runs the model: one session, or every node in a session of its own, which runs any order exactly but "
+        "shares no storage.",
+        default="ort",
+        choices=("ort", "nodes"),
+    ),
 )
 
 

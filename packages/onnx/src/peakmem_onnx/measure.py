@@ -12,6 +12,7 @@ from peakmem_onnx.deploy import order_difference
 from peakmem_onnx.feeds import write_feeds
 from peakmem_onnx.rules import RANDOM
 from peakmem_onnx.runtime import ask, counting_library, require_runtime, scratch
+from peakmem_onnx.ways import NODES, PORTABLE, RECIPE
 
 if TYPE_CHECKING:
     from peakmem_onnx.model import OnnxModel
@@ -19,11 +20,15 @@ if TYPE_CHECKING:
 GIVEN, NEW, DIRECT, DEFAULTS = "the given order", "the new order", "the direct session", "ONNX Runtime's defaults"
 GIVEN_REUSE, NEW_REUSE = "the given file in a default session", "the new file in a default session"
 ARENA = " with the arena's statistics"
-DEFAULT_SESSION = {"priority": False, "reuse": True}
+_UNCOUNTED = "allocations were not counted, which needs Linux and a C compiler (cc)"
+_LAYOUT = "ONNX Runtime's layout optimizer arranges nodes by memory addresses, so its order differs from run to run"
 
 
 def verify(model: OnnxModel, other: OnnxModel, *, progress: Progress | None = None) -> Verification:
-    """Run ``model`` and ``other`` under the recipe, and the untouched source in a session of the same level.
+    """Run ``model`` and ``other`` in the model's way, and the untouched source in a session of the same level.
+
+    In the portable way the untouched source in a default session *is* the given order. Node by node nothing but the
+    two orders runs, since results of other executors may differ in their bits.
 
     Compared are the peaks with their predictions, the executed orders with the files', and all outputs bit for bit:
     with the direct session where the source is known, and with each other.
@@ -31,6 +36,9 @@ def verify(model: OnnxModel, other: OnnxModel, *, progress: Progress | None = No
     version = require_runtime()
     if _signature(model) != _signature(other):
         raise UsageError(f"{other.path}: has other inputs than {model.path}; they are not two forms of one model")
+    if model.way is RECIPE and other.origin.recipe.get("deploy") == "portable" and not other.origin.source:
+        raise UsageError(f"{other.path}: was made for default sessions; say --deploy portable")
+    way, direct = model.way, _runs_source(model)
     library = counting_library()
     runs: dict[str, dict[str, Any]] = {}
     failures: list[str] = []
@@ -42,12 +50,18 @@ def verify(model: OnnxModel, other: OnnxModel, *, progress: Progress | None = No
         for name, answer in zip(steps, ask(folder, list(steps.values()), preload=library), strict=True):
             runs[name] = answer
         for name, one in ((GIVEN, model), (NEW, other)):
-            difference = order_difference(one.graph, runs[name]["order"])
+            difference = "" if name == GIVEN and direct else order_difference(one.graph, runs[name]["order"], one.intended)
             if difference:
-                failures.append(f"{name}: {difference}")
+                advice = "; --executor nodes runs any order" if way is RECIPE else ""
+                failures.append(f"{name}: {difference}{advice}")
         exact = not failures
         first = DIRECT if DIRECT in runs else GIVEN
-        if first == GIVEN:
+        if way is NODES:
+            notes.append(
+                "every node ran in a session of its own: the bytes are those of this executor, where no storage is shared "
+                "and arena, patterns and reuse have no part, and outputs were compared between two such runs only"
+            )
+        elif first == GIVEN and not direct:
             notes.append("the model was optimized already, so there was no direct session to compare with")
         count, differences = _compare(folder, runs, first)
         chance = sorted({node.op for node in model.graph.nodes if not node.domain and node.op in RANDOM})
@@ -60,20 +74,23 @@ def verify(model: OnnxModel, other: OnnxModel, *, progress: Progress | None = No
     if once > 0:
         notes.append(f"the first run of a process takes {once} bytes more, scratch that ONNX Runtime's threads then keep")
     details: dict[str, Any] = {"executed_order": "exact" if exact else "differs"}
-    if not peaks:
-        details["arena_statistics"] = {name: runs[name + ARENA]["arena_peak"] for name in (GIVEN, NEW)}
-        notes.append(
-            "allocations were not counted, which needs Linux and a C compiler (cc); ONNX Runtime's own arena statistics, "
-            f"weights and padding included, say {details['arena_statistics'][GIVEN]} bytes for the given order and "
-            f"{details['arena_statistics'][NEW]} for the new one"
-        )
+    if not peaks and way is NODES:
+        notes.append(_UNCOUNTED)
+    elif not peaks:
+        told = {name: runs[name + ARENA]["arena_peak"] for name in (GIVEN, NEW)}
+        notes.append(_UNCOUNTED + _arena(told))
+        details["arena_statistics"] = told
     for name, predicted in ((GIVEN, model.predicted_bytes), (NEW, other.predicted_bytes)):
-        if name in peaks and peaks[name] != predicted:
+        if name in peaks and peaks[name] != predicted and name == GIVEN and direct:
+            notes.append(
+                f"today's session was predicted to take {predicted} bytes and took {peaks[name]}: "
+                + ("it holds the unread outputs that were blanked" if model.origin.blanked else _LAYOUT)
+            )
+        elif name in peaks and peaks[name] != predicted:
             failures.append(f"{name} was predicted to take {predicted} bytes and took {peaks[name]}")
     if peaks.get(DIRECT, peaks.get(GIVEN)) != peaks.get(GIVEN) and not model.origin.blanked:
         notes.append(
-            f"another direct session took {peaks[DIRECT]} bytes: ONNX Runtime's layout optimizer arranges nodes by memory "
-            "addresses, so its order differs from run to run"
+            f"another direct session took {peaks[DIRECT]} bytes: {_LAYOUT}"
         )
     for key, name in (("direct_session_bytes", DIRECT), ("given_default_session_bytes", GIVEN_REUSE),
                       ("new_default_session_bytes", NEW_REUSE)):
@@ -81,6 +98,7 @@ def verify(model: OnnxModel, other: OnnxModel, *, progress: Progress | None = No
             details[key] = peaks[name]
     if DEFAULTS in peaks:
         details["onnxruntime_defaults_bytes"] = sum(runs[DEFAULTS]["held"][:2])
+    against = "the direct session" if first == DIRECT or direct else first
     return Verification(
         runtime="onnxruntime",
         version=version,
@@ -90,7 +108,7 @@ def verify(model: OnnxModel, other: OnnxModel, *, progress: Progress | None = No
         baseline_predicted=model.predicted_bytes,
         predicted_bytes=other.predicted_bytes,
         bitwise_identical=None if chance else not differences,
-        compared="" if chance else f"all {count} outputs over {len(model.origin.feeds)} input sets, with {first}",
+        compared="" if chance else f"all {count} outputs over {len(model.origin.feeds)} input sets, with {against}",
         failures=tuple(failures),
         notes=tuple(notes),
         details=details,
@@ -99,6 +117,20 @@ def verify(model: OnnxModel, other: OnnxModel, *, progress: Progress | None = No
 
 def _signature(model: OnnxModel) -> list[list[tuple[str, Any, str]]]:
     return [[(name, array.shape, str(array.dtype)) for name, array in feeds.items()] for feeds in model.origin.feeds[:1]]
+
+
+def _arena(told: dict[str, int | None]) -> str:
+    if None in told.values():
+        return "; this release of ONNX Runtime tells no arena statistics either"
+    return (
+        "; ONNX Runtime's own arena statistics, weights and padding included, say "
+        f"{told[GIVEN]} bytes for the given order and {told[NEW]} for the new one"
+    )
+
+
+def _runs_source(model: OnnxModel) -> bool:
+    """Whether the given order is run by a session that optimizes the source itself, as sessions do today."""
+    return model.way is PORTABLE and model.given and bool(model.origin.source)
 
 
 def _steps(model: OnnxModel, other: OnnxModel, folder: Path, *, statistics: bool) -> dict[str, dict[str, Any]]:
@@ -113,18 +145,26 @@ def _steps(model: OnnxModel, other: OnnxModel, folder: Path, *, statistics: bool
         paths[name].write_bytes(data)
     common = {"do": "measure", "feeds_files": feeds, "threads": model.origin.threads, "external": model.origin.external,
               "level": "none"}
+    ours = dict(model.way.session)
+    if model.way is NODES:
+        ours["types"] = {**model.element_types, **other.element_types}
     steps: dict[str, dict[str, Any]] = {}
     for name in (GIVEN, NEW):
-        steps[name] = {**common, "model": str(paths[name]), "outputs": str(folder / f"{name}.npz"),
+        steps[name] = {**common, **ours, "model": str(paths[name]), "outputs": str(folder / f"{name}.npz"),
                        "profile": str(folder / "profile")}
-    for name, source in ((GIVEN_REUSE, GIVEN), (NEW_REUSE, NEW)):
-        steps[name] = {**common, **DEFAULT_SESSION, "model": str(paths[source])}
-    if statistics:
+    if _runs_source(model):
+        steps[GIVEN] |= {"model": str(paths[DIRECT]), "level": model.origin.level}
+    if model.way is RECIPE:
+        for name, source in ((GIVEN_REUSE, GIVEN), (NEW_REUSE, NEW)):
+            steps[name] = {**common, **PORTABLE.session, "model": str(paths[source])}
+    if statistics and model.way is not NODES:
         for name in (GIVEN, NEW):
-            steps[name + ARENA] = {**common, "model": str(paths[name]), "arena": True, "profile": str(folder / "arena")}
-    if DIRECT in paths:
-        direct = {**common, "model": str(paths[DIRECT]), "level": model.origin.level, "priority": False}
-        steps[DIRECT] = {**direct, "outputs": str(folder / f"{DIRECT}.npz")}
+            steps[name + ARENA] = {**steps[name], "arena": True, "profile": str(folder / "arena")}
+            del steps[name + ARENA]["outputs"]
+    if DIRECT in paths and model.way is not NODES:
+        direct = {**common, "model": str(paths[DIRECT]), "level": model.origin.level}
+        if model.way is RECIPE:
+            steps[DIRECT] = {**direct, "outputs": str(folder / f"{DIRECT}.npz")}
         steps[DEFAULTS] = {**direct, "reuse": True, "pattern": True, "arena": True}
     return steps
 

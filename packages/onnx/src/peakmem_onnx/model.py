@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from peakmem.cost import cost_report
-from peakmem.errors import InputError, UsageError
+from peakmem.errors import InputError, Refused, UsageError
 from peakmem.files import write_atomically
 from peakmem.frontend import Progress, Verification
 from peakmem.liveness import peak_of
@@ -17,16 +17,16 @@ from peakmem.program import Program
 from peakmem.schedule import Schedule
 
 from peakmem_onnx import protos
-from peakmem_onnx.build import Whole, build_program, replay
-from peakmem_onnx.facts import Facts
+from peakmem_onnx.build import Ordered, Whole, build_program, replay
+from peakmem_onnx.facts import Facts, element_type
 from peakmem_onnx.graph import Graph, read_graph
-from peakmem_onnx.orders import default_order, priority_order
+from peakmem_onnx.orders import default_order, file_order
+from peakmem_onnx.portable import Numbered, best_numbering, numbering_of
 from peakmem_onnx.rewrite import expand, permute
+from peakmem_onnx.ways import PORTABLE, RECIPE, Way
 
 if TYPE_CHECKING:
     from peakmem.ordering import Ordering
-
-QUANTITY = "activation_bytes"
 
 
 @dataclass(frozen=True)
@@ -69,65 +69,99 @@ class Origin:
 
 @dataclass(frozen=True, eq=False)
 class OnnxModel:
-    """See `peakmem.frontend.Model`."""
+    """See `peakmem.frontend.Model`.
+
+    Attributes
+    ----------
+    proto : ModelProto
+        Optimized, its nodes in the order of the Program: the file's, or the executed one where there is a ``numbering``.
+    facts : Facts
+    origin : Origin
+    digest : str
+        Of the file given, or of the bytes that `save` writes.
+    way : Way
+        How the file is run: it decides which order is executed and which quantity is realized.
+    given : bool
+        Whether the nodes still stand in the order in which ONNX Runtime ran the source, not in one made by peakmem.
+    numbering : tuple of int
+        The file order of the top level, which makes a default session run the nodes as they stand here.
+    """
 
     proto: Any
     facts: Facts
     origin: Origin
     digest: str
     notes: tuple[str, ...] = ()
+    way: Way = RECIPE
+    given: bool = False
+    numbering: tuple[int, ...] = ()
     frontend: str = "onnx"
-    quantity: str = QUANTITY
+    written: list[Path] = field(default_factory=list, repr=False)
     input_rule: str = "graph inputs belong to the caller and are not counted; graph outputs live to the end"
 
     @property
     def path(self) -> Path | None:
         return self.origin.path
 
+    @property
+    def quantity(self) -> str:
+        return self.way.quantity
+
+    @property
+    def bounded(self) -> bool:
+        """See `peakmem.frontend.Model`."""
+        return self.way.bounded
+
     @cached_property
     def graph(self) -> Graph:
-        """The nodes in file order, which the recipe runs as written."""
+        """The nodes as they stand in ``proto``."""
         return read_graph(self.proto.graph)
+
+    @property
+    def element_types(self) -> dict[str, tuple[int, list[int] | None]]:
+        """ONNX element type of every value of the top level, and its shape where that never changes."""
+        return {
+            name: (element_type(value.element), _constant(value.planned)) for name, value in self.facts.values[()].items()
+        }
 
     @cached_property
     def whole(self) -> Whole:
-        return build_program(self.graph, self.facts)
+        return build_program(self.graph, self.facts, sharing=self.way.sharing, first=self.way is RECIPE)
 
     @property
     def program(self) -> Program:
         return self.whole.program
 
+    def executed(self, graph: Graph) -> tuple[int, ...]:
+        """The order in which a level is run."""
+        # Where the given order is run, the source is, and all levels stand as that was seen to run.
+        if self.way is PORTABLE and (self.given or (self.numbering and graph is self.graph)):
+            return file_order(graph)
+        return self.way.order(graph, None)
+
+    def intended(self, graph: Graph) -> tuple[int, ...]:
+        """The order that a run is held to: `executed`, but with the recipe the one written, whatever a session prefers."""
+        return file_order(graph) if self.way is RECIPE else self.executed(graph)
+
     @cached_property
     def predicted_bytes(self) -> int:
-        """Peak of the activations under the recipe, replayed for the order written."""
-        return max(replay(self.graph, self.facts, priority_order), default=0)
+        """Peak of the quantity, replayed for the order executed."""
+        return self.bytes_under(self.way, self.executed)
 
-    def default_bytes(self, *, reuse: bool) -> int:
-        """Peak when a session with the default execution order runs this file, arena and patterns off."""
-        return max(replay(self.graph, self.facts, default_order, reuse=reuse), default=0)
-
-    def best_numbering(self, *others: OnnxModel) -> tuple[tuple[int, ...], int]:
-        """Numbering of the nodes for default sessions, starting from this file's and ``others``'; and its bytes."""
-        from peakmem_onnx.portable import best_numbering
-
-        index = {node.name: node.index for node in self.graph.nodes}
-        starts = [[index[node.name] for node in other.graph.nodes if node.name in index] for other in others]
-        return best_numbering(self, [s for s in starts if len(s) == len(index)])
-
-    def portable(self, *others: OnnxModel) -> OnnxModel:
-        """The file for sessions that cannot be told to run a file's order (C, C++, JavaScript): best found.
-
-        It takes ``default_bytes(reuse=True)`` in a session with the default order and memory reuse.
-        """
-        proto = type(self.proto)()
-        proto.CopyFrom(self.proto)
-        permute(proto.graph, {"": self.best_numbering(*others)[0]})
-        return self._with(proto, self.facts)
+    def bytes_under(self, way: Way, ordered: Ordered | None = None) -> int:
+        """Peak when this file is run in some way (or the levels in the orders that ``ordered`` gives)."""
+        order = ordered or (lambda graph: way.order(graph, None))
+        return max(replay(self.graph, self.facts, order, reuse=way.reuse, sharing=way.sharing), default=0)
 
     def serialized(self) -> bytes:
         """The file's bytes."""
+        proto = self.proto
+        if self.numbering:
+            proto = type(proto)()
+            proto.CopyFrom(self.proto)
+            permute(proto.graph, {"": self.numbering})
         try:
-            data: bytes = self.proto.SerializeToString()
+            data: bytes = proto.SerializeToString()
         except Exception:
             raise InputError(
                 f"{self.path}: the optimized model exceeds the 2 GiB of one protobuf; keep its weights external and "
@@ -136,7 +170,13 @@ class OnnxModel:
         return data
 
     def schedule(self, ordering: Ordering, *, deadline: float | None = None) -> Schedule:
-        """Make every order a fixed point of the priority-based order (Shape and Size run first)."""
+        """Make every order one that the model's way runs.
+
+        With the recipe an order becomes a fixed point of the priority-based order (Shape and Size run first). For a
+        default session a numbering is sought, from the given order and the best one; see `peakmem_onnx.portable`.
+        """
+        if self.way is PORTABLE:
+            return self._numbered(ordering)
         orders = {}
         levels = {"": self.graph, **dict(_bodies(self.graph))}
         changed = []
@@ -144,7 +184,7 @@ class OnnxModel:
             graph = levels.get(path)
             if graph is None or len(graph.nodes) != len(order):  # a body that is not charged keeps its order
                 continue
-            orders[path] = priority_order(graph, order)
+            orders[path] = self.way.order(graph, order)
             if orders[path] != tuple(order):
                 changed.append(path or "the graph")
         notes = []
@@ -165,14 +205,29 @@ class OnnxModel:
             )
         return Schedule(orders=orders, notes=tuple(notes))
 
+    def _numbered(self, ordering: Ordering) -> Schedule:
+        numbering, found = best_numbering(self, [ordering.orders.get("", ())])
+        charged = {path: len(program) for path, program in self.program.bodies()}
+        orders = {path: default_order(b) for path, b in _bodies(self.graph) if charged.get(path) == len(b.nodes)}
+        note = (
+            f"{found} bytes are the best found for default sessions by a local search over node numberings; no bound is "
+            "known for them, and what is proved of the live peak says nothing about them"
+        )
+        return Numbered({"": default_order(self.graph, numbering), **orders}, notes=(note,), numbering=numbering)
+
     def apply(self, schedule: Schedule) -> OnnxModel:
         """Permute the nodes (after inserting the copies of an expansion); the result is modelled from scratch.
 
         Raises
         ------
         Refused
-            When an expansion cannot be expressed (see `peakmem_onnx.rewrite.expand`).
+            When an expansion cannot be expressed (see `peakmem_onnx.rewrite.expand`), or when no numbering is known
+            with which a default session runs the order.
         """
+        if self.way is PORTABLE:
+            if schedule.expansion is not None:
+                raise Refused("--deploy portable: recomputed copies need a session that runs the file's order; use python")
+            return self._renumbered(schedule)
         proto = type(self.proto)()
         proto.CopyFrom(self.proto)
         facts = self.facts
@@ -188,18 +243,28 @@ class OnnxModel:
                 protos.blank_unread(proto)
             facts = facts.repeated(repeats)
         graph = read_graph(proto.graph)
-        for path, level in (("", graph), *_bodies(graph)):
-            order = priority_order(level)
-            if order != tuple(range(len(level.nodes))):
-                if schedule.expansion is None:
-                    raise InputError(f"the order of {path or 'the graph'} is not one that ONNX Runtime runs as written")
-                permute(proto.graph, {path: order})
+        orders = {path: self.way.order(level, None) for path, level in (("", graph), *_bodies(graph))}
+        if any(order != tuple(range(len(order))) for order in orders.values()):
+            if schedule.expansion is None:
+                path = next(path for path, order in orders.items() if order != tuple(range(len(order))))
+                raise InputError(f"the order of {path or 'the graph'} is not one that ONNX Runtime runs as written")
+            permute(proto.graph, orders)  # all at once: moving a statement changes the paths of its bodies
         return self._with(proto, facts)
 
-    def _with(self, proto: Any, facts: Facts) -> OnnxModel:
-        data = proto.SerializeToString()
-        digest = "sha256:" + hashlib.sha256(data).hexdigest()
-        return OnnxModel(proto, facts, self.origin, digest=digest, notes=self.notes)
+    def _renumbered(self, schedule: Schedule) -> OnnxModel:
+        order = schedule.orders.get("", file_order(self.graph))
+        numbering = schedule.numbering if isinstance(schedule, Numbered) else numbering_of(self.graph, order)
+        if default_order(self.graph, numbering) != tuple(order):
+            raise Refused("no numbering of the nodes is known with which a default session runs that order")
+        proto = type(self.proto)()
+        proto.CopyFrom(self.proto)
+        permute(proto.graph, {"": order})
+        place = {v: i for i, v in enumerate(order)}
+        return self._with(proto, self.facts, tuple(place[v] for v in numbering))
+
+    def _with(self, proto: Any, facts: Facts, numbering: tuple[int, ...] = ()) -> OnnxModel:
+        new = replace(self, proto=proto, facts=facts, given=False, numbering=numbering, written=[])
+        return replace(new, digest="sha256:" + hashlib.sha256(new.serialized()).hexdigest())
 
     def save(self, path: Path, *, force: bool = False) -> None:
         """Write the model; one with external data only into the folder where that data lies.
@@ -212,9 +277,10 @@ class OnnxModel:
                 f"{path}: the weights stay in {files[0]} and must lie beside the model; write it into {self.origin.external}"
             )
         write_atomically(path, self.serialized(), source=self.path, force=force)
+        self.written.append(path)
 
     def verify(self, other: OnnxModel, *, progress: Progress | None = None) -> Verification:
-        """Run both under the recipe; see `peakmem_onnx.measure.verify`."""
+        """Run both in the model's way; see `peakmem_onnx.measure.verify`."""
         from peakmem_onnx.measure import verify
 
         return verify(self, other, progress=progress)
@@ -237,10 +303,21 @@ class OnnxModel:
         }
 
     def snippet(self, path: str | None = None) -> str:
-        """Python lines that open a session which reaches the predicted bytes."""
+        """Lines that open a session which reaches the predicted bytes, with the settings it needs.
+
+        Python lines, or C++, C and JavaScript ones for a file made for default sessions.
+        """
         from peakmem_onnx.deploy import snippet
 
-        return snippet(path or (str(self.path) if self.path else "model.onnx"), threads=self.origin.threads)
+        if path is None:
+            own = self.written[-1:] or ([self.path] if self.path and not self.origin.source else [])
+            path = str(own[0]) if own else "model.opt.onnx"
+        return snippet(path, threads=self.origin.threads, way=self.way)
+
+
+def _constant(shape: tuple[int | str, ...] | None) -> list[int] | None:
+    numbers = [d for d in shape or () if isinstance(d, int)]
+    return numbers if shape is not None and len(numbers) == len(shape) else None
 
 
 def _bodies(graph: Graph, prefix: str = "") -> list[tuple[str, Graph]]:

@@ -80,3 +80,8 @@ def default_order(graph: Graph, order: Sequence[int] | None = None) -> tuple[int
             if u not in visited:
                 stack.append((u, False))
     return tuple(result)
+
+
+def file_order(graph: Graph, order: Sequence[int] | None = None) -> tuple[int, ...]:
+    """The order written, which node-by-node execution runs."""
+    return tuple(range(len(graph.nodes))) if order is None else tuple(order)

@@ -58,6 +58,7 @@ def plan(
     workspace: Mapping[int, int] | Sequence[int],
     *,
     reuse: bool = False,
+    sharing: bool = True,
     uncharged: frozenset[str] = frozenset(),
     passed: frozenset[str] = frozenset(),
 ) -> Plan:
@@ -74,6 +75,8 @@ def plan(
         Bytes of workspace by node index.
     reuse : bool
         ``enable_mem_reuse``, on by default in ONNX Runtime, off in peakmem's recipe.
+    sharing : bool
+        False for node-by-node execution: every output has storage of its own, and one that nobody reads goes at once.
     uncharged : frozenset of str
         Outputs whose storage somebody else provides.
     passed : frozenset of str
@@ -106,11 +109,12 @@ def plan(
             if name in passed:
                 shared = root[node.inputs[0]]
             elif name not in results:
-                for source, must in may_share(node, position):
+                for source, must in may_share(node, position) if sharing else ():
                     if must or (uses[root[source]] == 1 and values[source].fits(values[name])):
                         shared = root[source]
                         break
-                if shared is None and reuse and values[name].planned != ():
+                # An output that nobody reads has one use, the writing, and takes over nothing.
+                if shared is None and reuse and uses[name] > 1 and values[name].planned != ():
                     same = dead.get(values[name].form)
                     if same:
                         shared = same.pop()
@@ -122,7 +126,7 @@ def plan(
                 root[name] = shared
                 uses[shared] += uses[name]
         taken_at.append(taken)
-        for name in node.reads:
+        for name in (*node.reads, *(() if sharing else taken)):
             last[root[name]] = step
         for name in (*node.reads, *(n for n in node.outputs if n)):
             storage = root[name]

@@ -68,6 +68,8 @@ def build(
     uncharged: frozenset[str] = frozenset(),
     passed: frozenset[str] = frozenset(),
     state: int = 0,
+    sharing: bool = True,
+    first: bool = True,
     name: str = "",
 ) -> Built:
     """Make the Program.
@@ -87,6 +89,10 @@ def build(
         Outputs that share the storage of the input they repeat (see `peakmem_onnx.bodies`).
     state : int
         Bytes that are in use from the first to the last statement besides.
+    sharing : bool
+        See `peakmem_onnx.planner.plan`.
+    first : bool
+        Whether Shape and Size run before the other readers of their input, as the priority-based order has it.
     """
     before = graph.predecessors
     above = ancestors(before, order)
@@ -107,7 +113,7 @@ def build(
             shared = None
             if value in passed:
                 shared = root[node.inputs[0]]
-            elif value not in results:
+            elif sharing and value not in results:
                 shared = _shared(node, position, value, values, root, members, readers, above, given, results, undecided)
             if shared is None:
                 root[value] = value
@@ -115,7 +121,10 @@ def build(
             else:
                 root[value] = shared
                 members[shared].append(value)
-    return _program(graph, values, order, before, root, readers, workspace, costs, bodies or {}, uncharged, state, name, undecided)
+    return _program(
+        graph, values, order, before, root, readers, workspace, costs, bodies or {}, uncharged, state, sharing, first, name,
+        undecided,
+    )  # fmt: skip
 
 
 def _shared(
@@ -158,6 +167,8 @@ def _program(
     bodies: Mapping[int, tuple[Program, ...]],
     uncharged: frozenset[str],
     state: int,
+    sharing: bool,
+    first: bool,
     name: str,
     undecided: list[str],
 ) -> Built:
@@ -171,7 +182,7 @@ def _program(
         for value in graph.nodes[v].outputs:
             if value and root[value] == value:
                 ids[value] = len(buffers)
-                held = value in results or value not in read
+                held = value in results or (sharing and value not in read)
                 buffers.append(
                     Buffer(
                         value,
@@ -184,7 +195,7 @@ def _program(
     after: dict[int, set[int]] = {}  # the runtime runs Shape and Size as soon as it can: before other readers
     for v in order:
         node = graph.nodes[v]
-        if not node.domain and node.op in FIRST:
+        if first and not node.domain and node.op in FIRST:
             for u in readers[node.inputs[0]]:
                 if position[u] > position[v]:
                     after.setdefault(u, set()).add(position[v])

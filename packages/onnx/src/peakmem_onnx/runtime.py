@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from peakmem.frontend import RuntimeStatus
 PIP = "pip install 'peakmem-onnx[runtime]'"
 DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino", "ort-nightly")
 TIMEOUT = 600.0
+OLDEST = (1, 21)
+"""The first release that tells the workspace of each node (``session.collect_node_memory_stats_to_file``)."""
 
 
 def runtime_version() -> str | None:
@@ -43,6 +46,10 @@ def require_runtime() -> str:
     version = runtime_version()
     if version is None:
         raise RuntimeMissing(f"ONNX Runtime is not installed; it optimizes and runs the model: {PIP}")
+    numbers = [int(n) for n in re.findall(r"\d+", version)[:2]]
+    if tuple(numbers) < OLDEST:
+        wanted = ".".join(map(str, OLDEST))
+        raise RuntimeMissing(f"onnxruntime {version} is too old, it does not tell workspaces; {wanted} or newer is needed: {PIP}")
     return version
 
 

@@ -6,6 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from peakmem.frontend import Verification
 
+from peakmem_onnx.orders import file_order
+from peakmem_onnx.portable import best_numbering
+from peakmem_onnx.ways import NODES, PORTABLE, RECIPE
+
 if TYPE_CHECKING:
     from peakmem_onnx.model import OnnxModel
 
@@ -18,29 +22,44 @@ def scenarios(model: OnnxModel, other: OnnxModel, verification: Verification | N
     ``measured_bytes`` is None where nothing was run, ``modelled_bytes`` where there is no model.
     """
     details = verification.details if verification is not None else {}
-    _, portable = other.best_numbering(model)
-    rows = [
+    before = verification.baseline_bytes if verification is not None else None
+    after = verification.optimized_bytes if verification is not None else None
+    arena = details.get("onnxruntime_defaults_bytes")
+    rows: list[tuple[str, str, int | None, int | None]] = [
         (
             "ONNX Runtime as it comes",
             "default order; arena, patterns and reuse on; what the arena holds after two runs",
             None,
-            details.get("onnxruntime_defaults_bytes"),
-        ),
-        ("given file, default session", DEFAULT, model.default_bytes(reuse=True), details.get("given_default_session_bytes")),
-        ("new file, default session", DEFAULT, other.default_bytes(reuse=True), details.get("new_default_session_bytes")),
-        ("portable file, default session", DEFAULT + "; for C, C++ and JavaScript", portable, None),
-        (
-            "today's order, memory options off",
-            "arena, patterns and reuse off",
-            model.predicted_bytes,
-            verification.baseline_bytes if verification else None,
-        ),
-        (
-            "new order, memory options off",
-            "the recipe",
-            other.predicted_bytes,
-            verification.optimized_bytes if verification else None,
-        ),
+            arena,
+        )
     ]
+    if model.way is NODES:
+        rows += [
+            ("given order, node by node", "every node in a session of its own", model.predicted_bytes, before),
+            ("new order, node by node", "every node in a session of its own", other.predicted_bytes, after),
+        ]
+    elif model.way is PORTABLE:
+        today = model.bytes_under(RECIPE, file_order)
+        rows += [
+            ("today's order, default session", DEFAULT, model.predicted_bytes, before),
+            ("portable file, default session", DEFAULT + "; for C, C++ and JavaScript", other.predicted_bytes, after),
+            ("today's order, memory options off", "arena, patterns and reuse off; Python only", today, None),
+        ]
+    else:
+        _, portable = best_numbering(other, [_order_of(model, other)])
+        default = [one.bytes_under(PORTABLE) for one in (model, other)]
+        rows += [
+            ("given file, default session", DEFAULT, default[0], details.get("given_default_session_bytes")),
+            ("new file, default session", DEFAULT, default[1], details.get("new_default_session_bytes")),
+            ("portable file, default session", DEFAULT + "; for C, C++ and JavaScript", portable, None),
+            ("today's order, memory options off", "arena, patterns and reuse off", model.predicted_bytes, before),
+            ("new order, memory options off", "the recipe", other.predicted_bytes, after),
+        ]
     keys = ("name", "settings", "modelled_bytes", "measured_bytes")
     return [dict(zip(keys, row, strict=True)) for row in rows]
+
+
+def _order_of(model: OnnxModel, other: OnnxModel) -> list[int]:
+    """The order of ``model`` as indices into ``other``'s nodes; those that only one of them has are left out."""
+    index = {node.name: node.index for node in other.graph.nodes}
+    return [index[node.name] for node in model.graph.nodes if node.name in index]

@@ -17,6 +17,7 @@ def command(
     import peakmem
     from peakmem.cost import cost_report
     from peakmem.liveness import timeline
+    from peakmem.result import bounded
     from peakmem.sizes import human
 
     from peakmem_cli import words
@@ -34,6 +35,8 @@ def command(
         known = f"an order with a live_peak of {human(ordering.peak)} exists, " + words.proof(
             ordering.peak, ordering.lower_bound, certified=ordering.certificate is not None
         )
+    if not bounded(source):
+        known = "nothing is known about the least; the live_peak is " + known
     screen.document(
         {
             "schema": "peakmem.inspection/1",
