@@ -13,6 +13,7 @@ from peakmem.errors import PeakmemError
 
 from peakmem_cli.build import find_frontend, takes_frontend, with_options
 from peakmem_cli.screen import print_error, print_json
+from peakmem_cli.streams import prepare
 
 COMMANDS = ("inspect", "optimize", "certify", "check", "verify", "recompute", "frontends")
 """In the order of the help; each is a module of `peakmem_cli.commands` that offers ``command``."""
@@ -23,14 +24,12 @@ ERROR_SCHEMA = "peakmem.error/1"
 
 def run() -> None:
     """Run the command line of this process and exit with its code."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+    prepare()
     code = main(sys.argv[1:])
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except PeakmemError as error:
+        code = _fail(str(error), error.exit_code, as_json=False)
     sys.exit(code)
 
 
@@ -47,9 +46,6 @@ def main(arguments: Sequence[str]) -> int:
         return _run(list(arguments))
     except PeakmemError as error:
         return _fail(str(error), error.exit_code, as_json)
-    except BrokenPipeError:  # whoever read our output has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except KeyboardInterrupt:
         return _fail("interrupted before there was a result", INTERRUPTED, as_json)
     except RecursionError:

@@ -1,0 +1,50 @@
+"""Standard streams that cannot fail a command half way.
+
+An exit code is an answer, so whoever closes our output early (``peakmem optimize ... | head -1``) must still get the
+right one. And where a stream was closed before we started, the next file opened would take its number and receive what
+a runtime prints.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import TextIO
+
+from peakmem.errors import UsageError
+
+
+class _Sink(io.FileIO):
+    """A stream's file that, once it cannot be written, swallows the rest; says so unless its reader just left."""
+
+    def write(self, data: object, /) -> int:
+        try:
+            return super().write(data) or 0  # type: ignore[arg-type]
+        except OSError as error:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self.fileno())
+            os.close(null)
+            if not isinstance(error, BrokenPipeError):
+                raise UsageError(f"the output cannot be written ({error.strerror})") from None
+            return memoryview(data).nbytes  # type: ignore[arg-type]
+
+
+def prepare() -> None:
+    """Open what is closed and replace standard output and standard error by streams that take any text."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    sys.stdout = _text(1, sys.stdout)
+    sys.stderr = _text(2, sys.stderr)
+
+
+def _text(number: int, old: TextIO | None) -> io.TextIOWrapper:
+    encoding = getattr(old, "encoding", None) or "utf-8"
+    if old is not None:
+        old.flush()
+    sink = _Sink(number, "w", closefd=False)
+    lines = number == 2 or sink.isatty()
+    return io.TextIOWrapper(io.BufferedWriter(sink), encoding, "backslashreplace", line_buffering=lines)
