@@ -264,6 +264,7 @@ def forward_trap(
             if not raising:
                 return best
             level = price
+            fresh.clear()
     finally:
         top.unwind(origin)
     if best is None:
