@@ -34,6 +34,7 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 HERE = Path(__file__).resolve().parent
 METHODS = ("lpmf", "bfs", "dfs")
@@ -105,16 +106,19 @@ class Study:
 
     def inner(self, compile_inner: Any, gm: Any, example_inputs: Any, **kwargs: Any) -> Any:
         from peakmem_inductor import backend
-        from torch._guards import TracingContext
+        from torch._guards import TracingContext, detect_fake_mode
         from torch._inductor import config
 
+        frozen = config.freezing
         graphs = {name: backend._copy(gm) for name in (*METHODS, "given")}
         loaded: list[tuple[Any, Path]] = []
 
         def generate(name: str, scheduler_pass: Any) -> tuple[Any, Path]:
             loaded.clear()
             patches = {"reorder_for_peak_memory": False, "_post_fusion_custom_pass": scheduler_pass}
+            mode = detect_fake_mode(example_inputs)
             with (
+                mock.patch.object(mode, "allow_non_fake_inputs", frozen),  # as Inductor does for frozen weights
                 config.patch(patches),
                 TracingContext.report_output_strides(),
                 backend._active(lambda m, p: loaded.append((m, p))),
