@@ -18,8 +18,6 @@ from peakmem.program import Program
 from peakmem.rules import ALL, REASONS, Rules
 
 NAMES = tuple(f.name for f in fields(Rules))
-ENDLESS = "without old prices a trap that has closed is priced again and again: its level rises, what was priced does not"
-
 
 @cache
 def samples() -> tuple[tuple[Program, int], ...]:
@@ -43,13 +41,7 @@ def assert_optimal(program: Program, optimum: int, rules: Rules) -> None:
     assert found.bound == optimum
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.xfail(run=False, reason=ENDLESS)] if name == "stale_prices" else [])
-        for name in NAMES
-    ],
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_without_one_rule(name: str) -> None:
     for program, optimum in samples():
         assert_optimal(program, optimum, replace(ALL, **{name: False}))
@@ -58,12 +50,12 @@ def test_without_one_rule(name: str) -> None:
 def test_with_some_rules() -> None:
     rng = random.Random(7)
     for program, optimum in samples():
-        assert_optimal(program, optimum, Rules(**{name: rng.random() < 0.5 or name == "stale_prices" for name in NAMES}))
+        assert_optimal(program, optimum, Rules(**{name: rng.random() < 0.5  for name in NAMES}))
 
 
 def test_without_any_rule() -> None:
     for program, optimum in samples():
-        assert_optimal(program, optimum, Rules(**{name: name == "stale_prices" for name in NAMES}))
+        assert_optimal(program, optimum, Rules(**dict.fromkeys(NAMES, False)))
 
 
 def test_samples_are_not_trivial() -> None:
