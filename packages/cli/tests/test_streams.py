@@ -47,3 +47,33 @@ def test_a_full_output_is_one_sentence(program: Path, arguments: list[str]) -> N
         )
     assert done.returncode == 2
     assert done.stderr == "peakmem: the output cannot be written (No space left on device)\n"
+
+
+@POSIX
+def test_a_terminated_command_leaves_nothing_behind(tmp_path: Path) -> None:
+    # A stand-in for a runtime: the command runs a child and writes a file when SIGTERM arrives.
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import subprocess, sys, tempfile\n"
+        "from peakmem_cli import main\n"
+        "def work(arguments):\n"
+        "    with tempfile.TemporaryDirectory(dir=sys.argv[1]):\n"
+        "        child = 'import os, time; print(os.getpid(), flush=True); time.sleep(60)'\n"
+        "        subprocess.run([sys.executable, '-c', child])\n"
+        "main._run = work\n"
+        "main.run()\n"
+    )
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with subprocess.Popen(
+        [sys.executable, str(script), str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        assert list(folder.iterdir())
+        process.terminate()
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (143, "peakmem: terminated\n")
+    assert not list(folder.iterdir())
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -19,12 +20,23 @@ COMMANDS = ("inspect", "optimize", "certify", "check", "verify", "recompute", "f
 """In the order of the help; each is a module of `peakmem_cli.commands` that offers ``command``."""
 
 INTERRUPTED = 130
+TERMINATED = 143
 ERROR_SCHEMA = "peakmem.error/1"
+
+
+class _Terminated(BaseException):
+    """SIGTERM: unlike Ctrl-C it asks for no result, but temporary files and child processes must still go."""
+
+
+def _terminate(number: int, frame: object) -> None:
+    signal.signal(number, signal.SIG_DFL)  # a second one ends the process at once
+    raise _Terminated
 
 
 def run() -> None:
     """Run the command line of this process and exit with its code."""
     prepare()
+    signal.signal(signal.SIGTERM, _terminate)
     code = main(sys.argv[1:])
     try:
         sys.stdout.flush()
@@ -39,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     Returns
     -------
     int
-        0 fine; 1 the answer is no; 2 bad usage or bad input; 3 not proved; 130 interrupted.
+        0 fine; 1 the answer is no; 2 bad usage or bad input; 3 not proved; 130 interrupted; 143 terminated.
     """
     as_json = "--json" in arguments
     try:
@@ -48,6 +60,8 @@ def main(arguments: Sequence[str]) -> int:
         return _fail(str(error), error.exit_code, as_json)
     except KeyboardInterrupt:
         return _fail("interrupted before there was a result", INTERRUPTED, as_json)
+    except _Terminated:
+        return _fail("terminated", TERMINATED, as_json)
     except RecursionError:
         return _fail("the input is nested too deeply", 2, as_json)
     except MemoryError:
