@@ -9,7 +9,7 @@ from pathlib import Path
 from peakmem.errors import UsageError
 
 
-def check_output(path: Path, *, source: Path | None = None, force: bool = False) -> None:
+def check_output(path: str | Path, *, source: Path | None = None, force: bool = False) -> None:
     """Refuse an output path before any work is done.
 
     Raises
@@ -18,6 +18,7 @@ def check_output(path: Path, *, source: Path | None = None, force: bool = False)
         When ``path`` is the input, is a folder, a device or anything else but a file, exists and ``force`` is not
         set, or its folder is missing or not writable.
     """
+    path = Path(path)
     try:
         exists = os.path.lexists(path)  # a link that leads nowhere would be replaced too
         path.stat()
@@ -42,8 +43,9 @@ def check_output(path: Path, *, source: Path | None = None, force: bool = False)
         raise UsageError(f"{path}: the folder {folder} is not writable")
 
 
-def write_atomically(path: Path, data: bytes, *, source: Path | None = None, force: bool = False) -> None:
+def write_atomically(path: str | Path, data: bytes, *, source: Path | None = None, force: bool = False) -> None:
     """Write to a temporary file in the same folder and rename; see `check_output` for what is refused."""
+    path = Path(path)
     check_output(path, source=source, force=force)
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

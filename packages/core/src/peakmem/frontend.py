@@ -181,7 +181,7 @@ class Model(Protocol):
     def apply(self, schedule: Schedule) -> Model:
         """The artifact rewritten; checked statically before it is returned. ``self`` does not change."""
 
-    def save(self, path: Path, *, force: bool = False) -> None:
+    def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the artifact atomically; `UsageError` if it exists (without ``force``) or is the input."""
 
     def verify(self, other: Model, *, progress: Progress | None = None) -> Verification:

@@ -89,7 +89,7 @@ class ProgramModel:
             document["quantity"] = self.quantity
         return program_bytes(document)
 
-    def save(self, path: Path, *, force: bool = False) -> None:
+    def save(self, path: str | Path, *, force: bool = False) -> None:
         write_atomically(path, self.to_bytes(), source=self.path, force=force)
 
     def verify(self, other: Model, *, progress: Progress | None = None) -> Verification:

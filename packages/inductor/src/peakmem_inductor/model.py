@@ -141,8 +141,9 @@ class InductorModel:
             return InductorModel(self.wrapper, self.profile, None, (*self._notes, "left as it is: no order needs less"))
         return InductorModel(wrapper, profile, None, self._notes)
 
-    def save(self, path: Path, *, force: bool = False) -> None:
+    def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the wrapper and, beside it, its profile."""
+        path = Path(path)
         beside = profile_path(path)
         source = self.path
         check_output(path, source=source, force=force)

@@ -266,11 +266,12 @@ class OnnxModel:
         new = replace(self, proto=proto, facts=facts, given=False, numbering=numbering, written=[])
         return replace(new, digest="sha256:" + hashlib.sha256(new.serialized()).hexdigest())
 
-    def save(self, path: Path, *, force: bool = False) -> None:
+    def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the model; one with external data only into the folder where that data lies.
 
         The external data is neither read nor copied, and ONNX Runtime refuses locations outside the model's folder.
         """
+        path = Path(path)
         if self.origin.external and path.parent.resolve() != Path(self.origin.external):
             files = protos.external_files(self.proto)
             raise UsageError(

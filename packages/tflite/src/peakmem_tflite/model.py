@@ -207,8 +207,8 @@ class TfliteModel:
             raise InputError(f"plan: no tensor is called {next(iter(unknown))!r}")
         return result
 
-    def save(self, path: Path, *, force: bool = False) -> None:
-        write_atomically(Path(path), self.data, source=self.path, force=force)
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        write_atomically(path, self.data, source=self.path, force=force)
 
     def verify(self, other: Model, *, progress: Progress | None = None) -> Verification:
         """Run both on the chosen interpreter, in child processes; see `peakmem_tflite.measure`."""
