@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import Counter
 
 import pytest
@@ -217,8 +218,6 @@ def test_without_time_the_answer_is_a_bound_and_what_was_found() -> None:
 
 
 def test_ctrl_c_keeps_the_best_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     solver = sys.modules["peakmem.recompute.solver"]
     program = ladder(3, 4)
     problem = Problem(program, tuple(range(len(program))))
@@ -255,3 +254,25 @@ def test_answers_are_the_same_each_time() -> None:
     first, second = (solve(problem, target, time_limit=60) for _ in range(2))
     assert first.plan == second.plan
     assert first.lower_bound == second.lower_bound
+
+
+def test_models_that_grow_step_by_step_find_the_price_of_the_shortest_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first relaxation of a large program holds few of the steps over the target; here it holds one."""
+    solver = sys.modules["peakmem.recompute.solver"]
+    asked = []
+    grow = solver._grow
+
+    def watched(horizon: Horizon, steps: set[int], broken: dict[int, int], largest: int) -> bool:
+        more = grow(horizon, steps, broken, largest)
+        asked.append(set(broken) - steps)
+        return bool(more)
+
+    monkeypatch.setattr(solver, "FIRST_MODEL", 1)
+    monkeypatch.setattr(solver, "_grow", watched)
+    for problem in problems(60, 9):
+        for target in targets(problem):
+            truth = shortest_path(problem, target)
+            outcome = solve(problem, target, time_limit=60)
+            assert outcome.status == ("infeasible" if truth is None else "exact")
+            assert truth is None or outcome.lower_bound == truth
+    assert any(asked)

@@ -203,13 +203,17 @@ def _refine(search: _Search) -> tuple[str, bool]:
     steps: set[int] = set()
     slots: dict[int, int] = {}
     truncated = False
+    largest = FIRST_MODEL
     broken = {now.base_step[e]: b for e, b in enumerate(now.bytes_at) if b > target}
     while search.left() > 0:
         method = "full" if slots else "relaxation"
         horizon = Horizon(problem, target, search.plan.extra_macs if search.plan else None)
-        grown = _grow(horizon, steps, broken) if broken else True
+        grown = _grow(horizon, steps, broken, largest) if broken else True
+        largest = min(LARGEST_MODEL, 4 * largest)
         model = build(horizon, steps, slots)
-        answer = Answer(None, None, True) if model is None else _answer(model, horizon.budget, search.left())
+        waiting = {step: size for step, size in broken.items() if step not in steps}
+        share = 0.6 if waiting and grown else 1.0  # more steps may tell more
+        answer = Answer(None, None, True) if model is None else _answer(model, horizon.budget, share * search.left())
         search.width = answer.width
         if answer.bound is None and answer.exact:
             if search.plan is not None and not truncated:
@@ -217,8 +221,13 @@ def _refine(search: _Search) -> tuple[str, bool]:
             return method, search.plan is None and not truncated
         if not truncated and answer.bound is not None:
             search.bound = max(search.bound, answer.bound)
-        if search.settled or answer.values is None or model is None or not grown:
+        if search.settled or model is None or not grown:
             return method, False
+        if answer.values is None:
+            if not waiting:
+                return method, False
+            broken = waiting
+            continue
         reruns = _realize(search, model, answer.values)
         search.offer(reruns)
         now = trace(problem, reruns)
@@ -264,17 +273,27 @@ def _refine(search: _Search) -> tuple[str, bool]:
 SLOTS = 8
 """Most rerun slots in one gap; where more could be used, the model gives plans but no bound."""
 
-LARGEST_MODEL = 20_000
-"""Decisions to which a relaxation may grow; it then leaves out the steps that exceed the target least."""
+FIRST_MODEL, LARGEST_MODEL = 500, 20_000
+"""Decisions of the first relaxation, and those to which it may grow, fourfold each time: a small one has a bound, and
+reruns to mend, long before a large one. The largest leaves out the steps that exceed the target least."""
 
 
-def _grow(horizon: Horizon, steps: set[int], broken: Mapping[int, int]) -> bool:
-    """Add broken steps, the worst first, while the model stays small enough; whether any was added."""
+def _grow(horizon: Horizon, steps: set[int], broken: Mapping[int, int], largest: int) -> bool:
+    """Add broken steps while the model stays small enough, one at least up to `LARGEST_MODEL`; whether any was added.
+
+    Steps in a row are broken for the same reasons: the worst of each row comes first, the others after them.
+    """
     size = sum(len(horizon.possible[step]) for step in steps)
     before = len(steps)
-    for step in sorted(broken, key=lambda s: (-broken[s], s)):
+    worst: dict[int, int] = {}  # row of broken steps, known by its step less its rank -> the worst in it
+    for rank, step in enumerate(sorted(broken)):
+        row = step - rank
+        if row not in worst or broken[step] > broken[worst[row]]:
+            worst[row] = step
+    first = set(worst.values())
+    for step in sorted(broken, key=lambda s: (s not in first, -broken[s], s)):
         size += len(horizon.possible[step])
-        if steps and size > LARGEST_MODEL:
+        if steps and size > (largest if len(steps) > before else LARGEST_MODEL):
             break
         steps.add(step)
     return len(steps) > before
@@ -300,6 +319,8 @@ def _realize(search: _Search, model: Retention, values: Sequence[int]) -> list[R
         for k in guilty:
             low, high = ranges[k]
             for gap in range(low, high):
+                if search.left() <= 0:
+                    return reruns
                 attempt = _moved(problem, reruns, ranges, k, gap)
                 then = trace(problem, attempt[0])
                 excess = sum(b - target for b in then.bytes_at if b > target)
