@@ -108,11 +108,15 @@ def verify(model: OnnxModel, other: OnnxModel, *, progress: Progress | None = No
         baseline_predicted=model.predicted_bytes,
         predicted_bytes=other.predicted_bytes,
         bitwise_identical=None if chance else not differences,
-        compared="" if chance else f"all {count} outputs over {len(model.origin.feeds)} input sets, with {against}",
+        compared="" if chance else f"{_count(count, 'output')} over {_count(len(model.origin.feeds), 'input set')}, against {against}",
         failures=tuple(failures),
         notes=tuple(notes),
         details=details,
     )
+
+
+def _count(number: int, what: str) -> str:
+    return f"the one {what}" if number == 1 else f"all {number} {what}s"
 
 
 def _signature(model: OnnxModel) -> list[list[tuple[str, Any, str]]]:

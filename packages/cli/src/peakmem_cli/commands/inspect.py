@@ -69,7 +69,8 @@ def command(
     if screen.talks:
         constants = sum(b.size for b in program.buffers if b.kind == "constant")
         counts = f"{len(program)} statements, {len(program.buffers)} buffers"
-        screen.line(f"{source.frontend}: {counts}; constants {human(constants)} are not counted")
+        beside = f"; constants {human(constants)} are not counted" if constants else ""
+        screen.line(f"{source.frontend}: {counts}{beside}")
         screen.line(f"inputs: {source.input_rule}")
         screen.table(words.peak_title(line), words.PEAK_COLUMNS, words.peak_rows(line))
         if costs.macs:

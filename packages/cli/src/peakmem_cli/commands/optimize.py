@@ -62,7 +62,7 @@ def command(
     import peakmem
     from peakmem.errors import NotProved, Refused, UsageError
     from peakmem.files import write_atomically
-    from peakmem.liveness import timeline
+    from peakmem.liveness import scheduled_timeline
     from peakmem.sizes import human
 
     from peakmem_cli import words
@@ -111,7 +111,8 @@ def command(
         for where, order in result.schedule.orders.items():
             if where == "" or order != tuple(range(len(order))):
                 screen.lines(words.moved(words.program_of(result, where), order, where))
-        after = timeline(result.model.program)
+        # Of the given statements in their new order: a rewritten file may number them anew.
+        after = scheduled_timeline(words.program_of(result, ""), result.schedule.orders)
         screen.table(words.peak_title(after), words.PEAK_COLUMNS, words.peak_rows(after))
         screen.lines(document["notes"], indent="note: ")
         if written:
