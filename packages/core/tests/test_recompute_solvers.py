@@ -269,7 +269,7 @@ def test_models_that_grow_step_by_step_find_the_price_of_the_shortest_path(monke
 
     monkeypatch.setattr(solver, "FIRST_MODEL", 1)
     monkeypatch.setattr(solver, "_grow", watched)
-    for problem in problems(60, 9):
+    for problem in problems(60, 7):
         for target in targets(problem):
             truth = shortest_path(problem, target)
             outcome = solve(problem, target, time_limit=60)
