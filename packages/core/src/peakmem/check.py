@@ -230,7 +230,9 @@ class ProofChecker:
         pending: dict[int, dict[object, Context]] = {root: {start.key: start}}
         met = 1
         for k in range(root, -1, -1):
-            for context in pending.pop(k, {}).values():
+            waiting = pending.pop(k, {})
+            while waiting:
+                _, context = waiting.popitem()  # and with it what was computed for it
                 self.verified += 1
                 node = read_object(self.nodes[k], f"{self.where}: node {k}")
                 kind = node.get("kind")

@@ -156,7 +156,15 @@ def execute(
     if failures:
         return screen.verdict(Refused("; ".join(failures) + ("; nothing written" if output is not None else "")))
     if output is not None and written is None:
-        reason = found.unrealized or "no plan lowers the peak"
+        if target_peak is not None and found.ordering.peak <= target_peak and not found.unrealized:
+            from peakmem.sizes import human
+
+            reason = (
+                f"the target is met without running anything twice ({human(found.ordering.peak)}); "
+                "`peakmem optimize` writes that order"
+            )
+        else:
+            reason = found.unrealized or "no plan within the limits given lowers the peak"
         return screen.verdict(Refused(f"{output}: not written: {reason}"))
     if target_peak is not None and target_peak < found.ordering.peak and found.point is None:
         return screen.verdict(
@@ -209,11 +217,14 @@ def answer(found: Recomputation) -> str:
         last = found.front.points[-1] if found.front is not None else None
         if last is None or not last.plan.reruns:
             ruled_out = found.front is not None and found.front.complete
-            known = "no plan of the base orders tried lowers it" if ruled_out else "no plan found that lowers it"
+            budget = found.problems[0].max_extra_macs
+            within = "" if budget is None else f" within {share(budget, found.macs)} more MACs"
+            known = f"no plan of the base orders tried lowers it{within}" if ruled_out else "no plan found that lowers it"
             return f"live_peak {human(peak)}: {known}"
+        plans = len(found.front.points) - 1 if found.front else 0
         return (
             f"live_peak {human(peak)} -> down to {human(last.peak)} {change(peak, last.peak)} "
-            f"for up to {share(last.extra_macs, found.macs)} more MACs, {len(found.front.points) - 1 if found.front else 0} plans"
+            f"for up to {share(last.extra_macs, found.macs)} more MACs, {plans} plan{'s' if plans != 1 else ''}"
         )
     after = point.peak if found.reordering is None else found.reordering.peak
     known = "exact for its base order" if point.exact else f"best found, at least {point.lower_bound:,} MACs needed"
