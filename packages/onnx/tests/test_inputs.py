@@ -196,3 +196,90 @@ def test_feeds(store):
     refuse(path, "is not a value of type float32", UsageError, feed=("x=word",))
     m = load(path, frontend="onnx", ort_level="none", feed=("x=0.5",))
     assert (m.origin.feeds[0]["x"] == np.float32(0.5)).all()
+
+
+def external(location):
+    proto = model([helper.make_node("Add", ["x", "w"], ["y"])], [value("x", [4])], [value("y", [4])], [weight("w", 4)])
+    tensor = proto.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    return proto
+
+
+@pytest.mark.parametrize("location", ["../../../etc/passwd", "/etc/passwd", "sub/../../w.bin", "\0"])
+def test_external_data_outside_the_folder(store, location):
+    refuse(store(external(location)), "lies outside the model's folder")
+
+
+@pytest.mark.parametrize("location", ["", ".", "none.bin"])
+def test_external_data_that_is_no_file(store, location):
+    refuse(store(external(location)), "is missing from")
+
+
+@needs_runtime
+def test_an_absurd_dimension_does_not_eat_the_memory(store):
+    for shape in ([2**40, 2**20], [2**31, 64], [2**62, 2**62]):
+        refuse(store(model([helper.make_node("Relu", ["x"], ["y"])], [value("x", shape)], [value("y", None)])), "would take")
+    huge = helper.make_tensor("s", INT64, [1], [1 << 46])
+    refuse(store(model([helper.make_node("Expand", ["x", "s"], ["y"])], [value("x", [1])], [value("y", None)], [huge])),
+           "cannot load or run it")
+
+
+@needs_runtime
+def test_cycles_and_names_that_stand_twice(store):
+    def relu(source, target):
+        return helper.make_node("Relu", [source], [target])
+
+    for nodes in (
+        [helper.make_node("Add", ["x", "b"], ["a"]), relu("a", "b"), relu("b", "y")],
+        [relu("x", "a"), relu("x", "a"), relu("a", "y")],
+        [relu("nothing", "y")],
+        [helper.make_node("Relu", [], ["y"])],
+        [helper.make_node("If", ["x"], ["y"])],
+    ):
+        refuse(store(model(nodes, [value("x", [4])], [value("y", [4])])), "cannot load or run it")
+
+
+@needs_runtime
+def test_names_with_line_breaks_stay_in_one_sentence(store):
+    proto = model([helper.make_node("Relu", ["x\n1"], ["y"])], [value("x\n1", ["N\n"])], [value("y", None)])
+    refuse(store(proto), r"dimension 0 of x 1 \(N \)")
+
+
+@needs_runtime
+def test_a_damaged_constant_is_left_to_the_runtime(store):
+    number = helper.make_tensor("w", INT64, [], [5])
+    number.ClearField("int64_data")
+    number.raw_data = b"1"
+    refuse(store(model([helper.make_node("Equal", ["x", "w"], ["y"])], [value("x", [], INT64)], [value("y", None)], [number])),
+           "cannot load or run it")
+
+
+@needs_runtime
+@pytest.mark.parametrize("text", ["{}", "[]", "nonsense", '{"ort_level": 5, "threads": "x"}', '{"threads": null, "onnxruntime": [1]}'])
+def test_damaged_markers(store, text):
+    proto = model([helper.make_node("Relu", ["x"], ["y"])], [value("x", [4])], [value("y", [4])])
+    proto.metadata_props.add(key="peakmem.recipe", value=text)
+    assert load(store(proto), frontend="onnx", ort_level="none").predicted_bytes == 64
+
+
+@needs_runtime
+def test_flipped_bits_and_truncation_never_escape_as_another_error(tmp_path):
+    import random
+
+    good = branches().SerializeToString()
+    source = random.Random(11)
+    for _ in range(25):
+        data = bytearray(good)
+        if source.random() < 0.2:
+            del data[source.randrange(len(data)) :]
+        else:
+            data[source.randrange(len(data))] ^= 1 << source.randrange(8)
+        path = tmp_path / "x.onnx"
+        path.write_bytes(bytes(data))
+        try:
+            load(path, frontend="onnx", ort_level="none")
+        except PeakmemError as error:
+            assert "\n" not in str(error)
+            assert error.exit_code == 2

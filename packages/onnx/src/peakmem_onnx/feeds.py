@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from peakmem.errors import InputError, UsageError
 from peakmem_onnx.protos import import_onnx, real_inputs, walk
 
 SEED = 20
+LARGEST = 4 << 30
+"""Bytes of an input that runs are made with; a damaged dimension must not eat the machine's memory."""
 
 
 def parse_feeds(items: Sequence[str]) -> dict[str, str]:
@@ -58,6 +61,9 @@ def make_feeds(proto: Any, fixed: Mapping[str, str], path: Path) -> list[dict[st
         if dtype.kind not in "fiubcU":
             kind = onnx.TensorProto.DataType.Name(tensor.elem_type)
             raise InputError(f"{path}: input {value.name!r} is of type {kind}, which cannot be fed from numpy")
+        size = math.prod(shape) * dtype.itemsize
+        if size > LARGEST:
+            raise InputError(f"{path}: input {value.name!r} would take {size} bytes, more than runs are made with; give it other dimensions")
         if value.name in fixed:
             try:
                 array = np.full(shape, fixed[value.name]).astype(dtype)
@@ -92,7 +98,10 @@ def _compared(proto: Any, names: set[str]) -> list[tuple[str, int]]:
         if node.op_type == "Equal":
             for name, other in (tuple(node.input), tuple(reversed(node.input))):
                 if name in names and other in constants:
-                    array = onnx.numpy_helper.to_array(constants[other])
+                    try:
+                        array = onnx.numpy_helper.to_array(constants[other])
+                    except Exception:  # damaged or of a strange type; ONNX Runtime will say so
+                        continue
                     if array.size == 1:
                         found.add((name, int(array.reshape(-1)[0])))
     return sorted(found)

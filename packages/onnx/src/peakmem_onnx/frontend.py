@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from peakmem.errors import PeakmemError
 from peakmem.frontend import Option, RuntimeStatus
 
 if TYPE_CHECKING:
@@ -87,7 +88,13 @@ class OnnxFrontend:
         """Read, let ONNX Runtime optimize, and model; see `peakmem_onnx.compile.load_model`."""
         from peakmem_onnx.compile import load_model
 
-        return load_model(path, options)
+        try:
+            return load_model(path, options)
+        except PeakmemError as error:
+            if str(error).isprintable():
+                raise
+            # Names in the file may hold line breaks; the sentence stays one line.
+            raise type(error)("".join(c if c.isprintable() else " " for c in str(error))) from None
 
     def runtimes(self) -> tuple[RuntimeStatus, ...]:
         from peakmem_onnx.runtime import runtime_status

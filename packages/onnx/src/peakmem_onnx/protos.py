@@ -63,7 +63,10 @@ def read_model(path: Path) -> Any:
                 f"{path}: node {node.name!r} is the custom operator {domain}.{node.op_type}, whose memory behaviour "
                 "peakmem does not know; replace it by standard operators or a model-local function"
             )
+    folder = path.parent.resolve()
     for location in external_files(proto):
+        if "\0" in location or not (folder / location).resolve().is_relative_to(folder):
+            raise InputError(f"{path}: its external data {location!r} lies outside the model's folder; ONNX Runtime refuses that")
         if not (path.parent / location).is_file():
             raise InputError(f"{path}: its external data {location!r} is missing from {path.parent or Path('.')}")
     return proto
