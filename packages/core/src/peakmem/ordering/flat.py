@@ -166,7 +166,7 @@ class Solver:
             found = propagate(
                 part.problem,
                 budget,
-                wanted=8 * 4**effort,
+                wanted=8 * 4 ** (effort - 1),
                 depth=BRANCHING.get(effort, 0),
                 deadline=self.deadline,
                 rules=self.rules,
