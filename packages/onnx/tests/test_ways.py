@@ -42,7 +42,13 @@ def test_a_portable_file_reaches_its_bytes_in_a_default_session(store, tmp_path,
     m = load(path, frontend="onnx", ort_level=level, deploy="portable")
     assert m.quantity == "default_session_bytes"
     result = optimize(m, time_limit=20)
-    check = confirm(result.verification)
+    check = result.verification
+    assert check.failures == ()
+    assert check.bitwise_identical
+    if counting_library() is not None:
+        assert check.optimized_bytes == check.predicted_bytes
+        # Today's session arranges nodes anew at level all, by memory addresses; the report says so where it shows.
+        assert check.exact or (level == "all" and any("layout optimizer" in note for note in check.notes))
     assert result.model.predicted_bytes <= m.predicted_bytes  # today's order is where the search begins
     assert not result.optimal  # nothing is known about default sessions, whatever was proved of the live peak
     assert not result.realized_optimal
