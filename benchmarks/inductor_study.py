@@ -356,8 +356,10 @@ def table(out: Path) -> str:
     say = lines.append
     say("# Inductor: predicted and realized peaks\n")
     say(f"Made by `benchmarks/inductor_study.py` with torch {', '.join(versions)} on CPU; bytes above entry of the call.\n")
-    known = {key_of(c) for c in configurations()}
-    ran = len({key_of(e["config"]) for e in entries if e.get("rows")} & known)
+    known = {key_of(c): c for c in configurations()}
+    there = {key_of(e["config"]) for e in entries if e.get("rows")}
+    missing = [c for key, c in known.items() if key not in there]
+    ran = len(known) - len(missing)
     say(f"- {ran} of the {len(known)} configurations of the study have run so far" + (" (`run` goes on where it stopped)." if ran < len(known) else "."))
     say(f"- {total} graphs; {len(fallbacks)} left alone ({_percent(len(fallbacks), total)}); {len(failed)} configurations failed to run.")
     good = [r for r in rows if exact(r.get("permuted")) and exact(r.get("untouched"))]
@@ -404,7 +406,17 @@ def table(out: Path) -> str:
             say(f"- {r['config']['net']} {r['graph']}: {r.get('fallback') or r.get('error')}")
         for config, reason in failed:
             say(f"- {config['net']} (training {config['training']}, threads {config['threads']}): {reason}")
+    if missing:
+        say("\n## Not run yet\n")
+        say("These compile longest and stand last in the list: " + ", ".join(map(_describe, missing)) + ".")
     return "\n".join(lines) + "\n"
+
+
+def _describe(config: dict[str, Any]) -> str:
+    words = ["training" if config["training"] else "inference"]
+    words += [f"{config['threads']} threads"] if config["threads"] > 1 else []
+    words += [w for w, key in (("dynamic", "dynamic"), ("frozen", "freezing")) if config.get(key)]
+    return f"{config['net']} ({', '.join(words)})"
 
 
 def _percent(part: int, whole: int) -> str:
