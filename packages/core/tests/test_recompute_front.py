@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from peakmem.errors import Refused
 from peakmem.liveness import peak_of, scheduled_timeline
@@ -185,3 +187,15 @@ def test_orders_of_bodies_belong_to_the_enlarged_program() -> None:
     hurried = order_expansion(found.expansion, bodies=found.ordering.orders, time_limit=0.0)
     assert hurried.peak <= found.point.peak
     assert scheduled_timeline(found.expansion.program, hurried.orders).peak == hurried.peak
+
+
+def test_a_point_found_apart_joins_the_front_and_drops_what_it_beats() -> None:
+    program = ladder(3, 4)
+    problem = Problem(program, tuple(range(len(program))))
+    whole = front(problem)
+    assert len(whole.points) > 3
+    best = whole.points[2]
+    dearer = replace(best, plan=replace(best.plan, extra_macs=best.extra_macs + 1))
+    worse = replace(whole, points=(*whole.points[:2], dearer, *whole.points[3:]))
+    assert worse.including(best).points == whole.points
+    assert whole.including(dearer) is whole

@@ -109,6 +109,13 @@ class Front:
     interrupted: bool = False
     seconds: float = 0.0
 
+    def including(self, point: Point) -> Front:
+        """The front with a point that was found apart; what it makes pointless is dropped."""
+        if any(p.peak <= point.peak and p.extra_macs <= point.extra_macs for p in self.points):
+            return self
+        kept = [p for p in self.points if p.peak < point.peak or p.extra_macs < point.extra_macs]
+        return replace(self, points=tuple(sorted([*kept, point], key=lambda p: p.extra_macs)))
+
 
 def front(problem: Problem | Sequence[Problem], *, time_limit: float = 30.0, lowest: int = 0) -> Front:
     """The Pareto front of extra MACs against peak.

@@ -165,6 +165,8 @@ def recompute(
         say("following the front")
         result.front = front(problems, time_limit=left() * 0.8)
         result.interrupted = result.front.interrupted
+        if result.point is not None:
+            result.front = result.front.including(result.point)
         if target is None and max_extra_macs is not None:
             result.point = result.front.points[-1]
     result.seconds["front"] = time.monotonic() - since
