@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from peakmem.errors import RuntimeFailed, UsageError
 from peakmem.frontend import Progress, Verification
+from peakmem.sizes import exact as in_bytes
 
 from peakmem_onnx.deploy import order_difference
 from peakmem_onnx.feeds import write_feeds
@@ -98,6 +99,15 @@ def verify(model: OnnxModel, other: OnnxModel, *, progress: Progress | None = No
             details[key] = peaks[name]
     if DEFAULTS in peaks:
         details["onnxruntime_defaults_bytes"] = sum(runs[DEFAULTS]["held"][:2])
+        notes.append(
+            f"the figures above need the session settings that --snippet prints; as it comes ONNX Runtime holds "
+            f"{in_bytes(details['onnxruntime_defaults_bytes'])}"
+        )
+    if GIVEN_REUSE in peaks and NEW_REUSE in peaks and peaks[NEW_REUSE] > peaks[GIVEN_REUSE]:
+        notes.append(
+            f"without them the new file is the worse one: {in_bytes(peaks[GIVEN_REUSE])} -> {in_bytes(peaks[NEW_REUSE])} in a "
+            "default session without arena; --deploy portable writes files for such sessions"
+        )
     against = "the direct session" if first == DIRECT or direct else first
     return Verification(
         runtime="onnxruntime",
