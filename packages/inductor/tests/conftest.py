@@ -39,7 +39,8 @@ def torch() -> Any:
 
 
 class OrderCheck:
-    """Compiles with a backend that tries several orders of every graph; ``rows`` holds what it saw."""
+    """Compiles with a backend that tries several orders of every graph, and several enlarged by copies; ``rows`` holds
+    what it saw."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -55,9 +56,14 @@ class OrderCheck:
         for row in self.rows:
             if baseline:
                 assert row["simulated"] == row["measured"]
-            for modelled, simulated, measured, different in row["orders"]:
+            for modelled, simulated, measured, different in (*row["orders"], *row["copies"]):
                 assert modelled == simulated == measured
                 assert not different
+
+    @property
+    def copied(self) -> set[str]:
+        """Operators that ran twice somewhere."""
+        return {op for row in self.rows for op in row["copied"]}
 
 
 @pytest.fixture
@@ -80,16 +86,36 @@ def random_order(program: Any, rng: random.Random) -> tuple[int, ...]:
     return tuple(order)
 
 
+def random_expansion(program: Any, rng: random.Random) -> Any:
+    """The program with random reruns for a random base order, most of them of no use."""
+    from peakmem.recompute.expand import expand
+    from peakmem.recompute.plan import make_plan
+    from peakmem.recompute.problem import Problem
+
+    problem = Problem(program, random_order(program, rng), cap=3)
+    share = rng.choice([0.05, 0.2])
+    count: dict[int, int] = {}
+    reruns = []
+    for gap in range(len(problem.order)):
+        for u, unit in enumerate(problem.units):
+            if unit.ready < gap <= unit.deadline and count.get(unit.group, 0) < 2 and rng.random() < share:
+                count[unit.group] = count.get(unit.group, 0) + 1
+                reruns.append((gap, u))
+    return expand(make_plan(problem, reruns))
+
+
 def backend_of_orders(checks: list[dict[str, Any]], orders: int = 3) -> Any:
     """A backend that, at the first call of each graph, runs the wrapper and several random orders of it on the same
-    arguments and appends what it saw to ``checks``."""
+    arguments and appends what it saw to ``checks``; then several random enlargements of it, each in a random order."""
     import functools
 
     import torch
+    from peakmem.liveness import peak_of
     from peakmem_inductor import backend
     from peakmem_inductor.arguments import Watch, copies, differing_storage, first_difference
     from peakmem_inductor.building import build_graph
     from peakmem_inductor.dispatch import Candidate, owned
+    from peakmem_inductor.emitting import emit
     from peakmem_inductor.record import measure, record_profile
     from peakmem_inductor.simulation import simulate
     from peakmem_inductor.wrapper import parse_wrapper
@@ -113,9 +139,16 @@ def backend_of_orders(checks: list[dict[str, Any]], orders: int = 3) -> Any:
             graph = build_graph(wrapper, profile)
             rng = random.Random(1)
             program = graph.program
-            row = {"simulated": simulate(wrapper, profile), "measured": profile.measured_peak, "graph": graph, "orders": []}
-            for order in (tuple(range(len(program))), *(random_order(program, rng) for _ in range(orders))):
-                text = parse_wrapper(graph.emit(order))
+            row = {"simulated": simulate(wrapper, profile), "measured": profile.measured_peak, "graph": graph, "orders": [],
+                   "copies": [], "copied": set()}
+            for order, expansion in (
+                (tuple(range(len(program))), None),
+                *((random_order(program, rng), None) for _ in range(orders)),
+                *((random_order(e.program, rng), e) for e in (random_expansion(program, rng) for _ in range(orders))),
+            ):
+                kind, enlarged = ("orders", program) if expansion is None else ("copies", expansion.program)
+                emitted = emit(graph, order, expansion)
+                text = parse_wrapper(emitted.source)
                 again = copies(backup, [False] * len(backup))
                 mine = owned(wrapper, profile)
                 held = [a for n, a in zip(wrapper.inputs, again) if n not in mine]
@@ -124,7 +157,11 @@ def backend_of_orders(checks: list[dict[str, Any]], orders: int = 3) -> Any:
                 other, peak = measure(text, candidate.namespace, again, poison=True)
                 different = first_difference(result, other, "output") or differing_storage(watch.alive(), beside.alive())
                 del held
-                row["orders"].append((graph.predicted(order), simulate(text, profile), peak, different))
+                modelled = peak_of(enlarged, order) - program.entry_bytes
+                row[kind].append((modelled, simulate(text, emitted.profile), peak, different))
+                if expansion is not None:
+                    names = {s.name for s in program.statements}
+                    row["copied"].update(s.op for s in enlarged.statements if s.name not in names)
             torch.set_rng_state(after)
             checks.append(row)
             return result

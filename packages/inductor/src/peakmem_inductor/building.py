@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 from peakmem.program import Buffer, Program
 
-from peakmem_inductor.dependences import macs, statements_of
+from peakmem_inductor.costs import macs
+from peakmem_inductor.dependences import statements_of
 from peakmem_inductor.effects import BARRIER, EXTERN, Effects
 from peakmem_inductor.forms import UNBACKED, Access, Form, Wrapper, dotted, is_reuse, names_in
 from peakmem_inductor.graph import Definition, Graph, Step
@@ -223,7 +224,8 @@ class _Builder:
                 step.defines.append(name)
             else:
                 self.produced(step, name, effects, form)
-        step.cost = macs(form, self.profile)
+        cost = macs(form, self.profile)
+        step.cost, step.repeatable = cost or 0, cost is not None
         self.note_first(step)
 
     def kernel(self, form: Form) -> None:
@@ -433,6 +435,16 @@ class _Builder:
             return None
         return f"empty_strided_cpu({_tuple(layout.shape)}, {_tuple(layout.stride)}, {layout.dtype})"
 
+    def mark_unrepeatable(self) -> None:
+        """What binds names that are no tensors, and, beside a barrier, what reads tensors of the module: a barrier may
+        change them where no argument tells."""
+        barriers = any(step.barrier for step in self.steps)
+        constants = set(self.wrapper.constants)
+        for step in self.steps:
+            tensors = all(name in self.storages or name in step.scratch for name in step.defines)
+            seen = barriers and any(constants.intersection(names_in(ast.parse(text))) for text, _ in step.parts)
+            step.repeatable = step.repeatable and tensors and not seen
+
     # -- the program -----------------------------------------------------------------------------------------
 
     def finish(self) -> Graph:
@@ -467,6 +479,7 @@ class _Builder:
             else:
                 size = layout.own_bytes if storage.origin == "allocation" else layout.bytes
                 buffers.append(Buffer(storage.root, size, "output" if i in returned else "intermediate", i in returned))
+        self.mark_unrepeatable()
         statements = statements_of(self.steps, buffer_of, buffers, self.definitions, self.producer)
         program = Program(tuple(buffers), tuple(statements), name=self.wrapper.digest[:19])
         return Graph(

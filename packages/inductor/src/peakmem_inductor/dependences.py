@@ -1,17 +1,14 @@
-"""From steps to statements: dependences, by the storages and elements that steps touch, and what a step costs."""
+"""From steps to statements: dependences, by the storages and elements that steps touch."""
 
 from __future__ import annotations
 
-import ast
-import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from peakmem.program import Buffer, Statement
 
-from peakmem_inductor.forms import Access, Form, dotted
+from peakmem_inductor.forms import Access
 from peakmem_inductor.graph import Definition, Step
-from peakmem_inductor.profile import Profile
-from peakmem_inductor.regions import Region, evaluate, overlap
+from peakmem_inductor.regions import Region, overlap
 
 
 def statements_of(
@@ -37,11 +34,6 @@ def statements_of(
     """
     index = {id(step): v for v, step in enumerate(steps)}
     history: list[list[tuple[int, Access, Region | None]]] = [[] for _ in buffers]
-    writers: list[set[int]] = [set() for _ in buffers]
-    for v, step in enumerate(steps):
-        for name, access, _ in step.accesses:
-            if access != "r":
-                writers[buffer_of[name]].add(v)
     result = []
     barrier = -1
     random = -1
@@ -76,12 +68,7 @@ def statements_of(
         before.discard(v)
         reads = sorted({b for (b, _), k in merged.items() if k != {"w"}})
         writes_to = sorted({b for (b, _), k in merged.items() if k != {"r"}})
-        pure = (
-            not step.barrier
-            and not step.random
-            and not set(reads) & set(writes_to)
-            and all(writers[b] == {v} and buffers[b].kind != "input" for b in writes_to)
-        )
+        pure = step.repeatable and not step.barrier and not step.random and all(buffers[b].kind != "input" for b in writes_to)
         effects = (*(["barrier"] if step.barrier else []), *(["random"] if step.random else []))
         result.append(
             Statement(
@@ -110,30 +97,3 @@ def _closure(names: Iterable[str], needs: Mapping[str, tuple[str, ...]]) -> set[
             found.add(name)
             stack.extend(needs.get(name, ()))
     return found
-
-
-def macs(form: Form, profile: Profile) -> int:
-    """MACs of a convolution or matrix product whose shapes are known; everything else is 0."""
-    name = form.target.rsplit(".", 2)
-    words = set(name)
-    positional = [e for k, e in form.arguments if k.isdigit()]
-    if words & {"mm", "bmm", "addmm", "baddbmm"}:
-        pair = positional[-2:] if len(positional) >= 2 else []
-        shapes = [_shape(e, profile) for e in pair]
-        if len(shapes) == 2 and shapes[0] is not None and shapes[1] is not None and shapes[0]:
-            return math.prod(shapes[0]) * shapes[1][-1]
-    if words & {"convolution", "_convolution_pointwise"} and form.defines and len(positional) >= 2:
-        out = profile.names.get(form.defines[0])
-        weight = _shape(positional[1], profile)
-        if out is not None and weight is not None and "transposed=True" not in form.text and len(weight) > 2:
-            return math.prod(out.shape) * math.prod(weight[1:])
-    return 0
-
-
-def _shape(expression: ast.expr, profile: Profile) -> tuple[int, ...] | None:
-    if isinstance(expression, ast.Name) and expression.id in profile.names:
-        return profile.names[expression.id].shape
-    if isinstance(expression, ast.Call) and dotted(expression.func) == "reinterpret_tensor":
-        size = evaluate(expression.args[1], profile.symbols)
-        return size if isinstance(size, tuple) else None
-    return None

@@ -24,7 +24,6 @@ from peakmem_inductor.effects import operator_effects
 from peakmem_inductor.forms import Wrapper
 from peakmem_inductor.graph import Graph
 from peakmem_inductor.profile import Profile
-from peakmem_inductor.simulation import simulate
 from peakmem_inductor.wrapper import parse_wrapper
 
 log = logging.getLogger("peakmem_inductor")
@@ -250,10 +249,7 @@ class Dispatcher:
                 row.reason = "the wrapper as it stands needs less than its statements as modelled"
             self._plans[key] = self.original
             return
-        text = found.graph.emit(found.order)
-        permuted = parse_wrapper(text, where=row.name)
-        if simulate(permuted, found.profile) != found.after:
-            raise PeakmemError("the permuted text does not have the modelled peak")
+        permuted, _ = found.graph.realize(found.order)
         if self.options.verify:
             assert backup is not None
             problem = self._verify(row, permuted, found, result, watch, backup, keep, state)

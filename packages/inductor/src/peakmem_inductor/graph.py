@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from peakmem.errors import PeakmemError
 from peakmem.liveness import peak_of
 from peakmem.program import Program
+from peakmem.schedule import Expansion
 
+from peakmem_inductor.emitting import emit
 from peakmem_inductor.forms import Access, Wrapper
 from peakmem_inductor.profile import Profile
 from peakmem_inductor.regions import Region
+from peakmem_inductor.simulation import simulate
+from peakmem_inductor.wrapper import parse_wrapper
 
 
 @dataclass
 class Step:
-    """One statement of the program: a call and everything that must stay with it."""
+    """One statement of the program: a call and everything that must stay with it.
+
+    Attributes
+    ----------
+    repeatable : bool
+        False for what must not run twice although it is no barrier and draws nothing: its price is not known, it binds
+        names that are no tensors, or what it reads may change unseen.
+    """
 
     name: str
     op: str
@@ -28,6 +40,7 @@ class Step:
     random: bool = False
     workspace: int = 0
     cost: int = 0
+    repeatable: bool = True
 
 
 @dataclass(frozen=True)
@@ -66,53 +79,29 @@ class Graph:
 
     def emit(self, order: Sequence[int]) -> str:
         """The whole source with the statements of ``call`` in ``order``; `InputError` if the order is not allowed."""
-        self.program.validate_order(order)
-        wrapper = self.wrapper
-        body = list(wrapper.preamble)
-        inner: list[str] = [*self.prologue]
-        bound = set(wrapper.inputs)
-        for step in self.steps:
-            bound.difference_update(step.defines)
-        produced = {name for step in self.steps for name in step.defines}
+        return emit(self, order).source
 
-        def bind(name: str) -> None:
-            if name in bound or name in produced or name not in self.definitions:
-                return
-            bound.add(name)
-            for need in self.definitions[name].needs:
-                bind(need)
-            inner.append(self.definitions[name].text)
+    def realize(self, order: Sequence[int], expansion: Expansion | None = None) -> tuple[Wrapper, Profile]:
+        """The wrapper with its statements in ``order``, read back and simulated, and its profile.
 
-        last = {}
-        for position, v in enumerate(order):
-            for b in {self.buffer_of[n] for n, _, _ in self.steps[v].accesses if n in self.buffer_of}:
-                last[b] = position
-        dying: list[list[int]] = [[] for _ in order]
-        for b, position in last.items():
-            if self.program.buffers[b].kind != "output" and not self._returned(b):
-                dying[position].append(b)
-        for position, v in enumerate(order):
-            step = self.steps[v]
-            for text, uses in step.parts:
-                for name in uses:
-                    bind(name)
-                inner.append(text)
-            bound.update(step.defines)
-            gone = list(step.scratch)
-            for b in sorted(dying[position]):
-                gone.extend(n for n in self.names_of[b] if n in bound)
-            if gone:
-                inner.append("del " + ", ".join(gone))
-        for name in wrapper.returns.uses:
-            bind(name)
-        inner.append(wrapper.returns.text)
-        if wrapper.context:
-            body.append(wrapper.context)
-            inner = ["    " + line for text in inner for line in text.splitlines()]
-        rows = [wrapper.indent + line if line else line for text in (*body, *inner) for line in text.splitlines()]
-        source = wrapper.source.splitlines()
-        first, final = wrapper.body_lines
-        return "\n".join((*source[: first - 1], *rows, *source[final:])) + "\n"
+        Raises
+        ------
+        PeakmemError
+            If the text does not have the modelled peak, which would be a fault of peakmem.
+        """
+        program = expansion.program if expansion is not None else self.program
+        emitted = emit(self, order, expansion)
+        wrapper = parse_wrapper(emitted.source, where="the permuted wrapper")
+        profile = replace(emitted.profile, digest=wrapper.digest, measured_peak=None)
+        modelled = peak_of(program, order) - program.entry_bytes
+        simulated = simulate(wrapper, profile)
+        if simulated != modelled:
+            raise PeakmemError(
+                f"the permuted text needs {simulated:,} bytes where the model says {modelled:,}; this is a fault of "
+                "peakmem, please report it with the file"
+            )
+        return wrapper, profile
 
-    def _returned(self, b: int) -> bool:
+    def returned(self, b: int) -> bool:
+        """Whether a result of ``call`` lives in a buffer."""
         return any(self.buffer_of.get(n) == b for n in self.wrapper.outputs)

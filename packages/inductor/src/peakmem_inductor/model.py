@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from peakmem.errors import InputError, PeakmemError, RuntimeFailed, RuntimeMissing, UsageError
+from peakmem.errors import InputError, RuntimeFailed, RuntimeMissing
 from peakmem.files import check_output, write_atomically
 from peakmem.frontend import Progress, Verification
 from peakmem.program import Program
@@ -118,28 +118,16 @@ class InductorModel:
         return Schedule(orders=dict(ordering.orders))
 
     def apply(self, schedule: Schedule) -> InductorModel:
-        """The wrapper with its statements permuted; the original text if that would not need less.
-
-        Raises
-        ------
-        UsageError
-            For a schedule with recomputed copies.
-        """
-        if schedule.expansion is not None:
-            raise UsageError("inductor: recomputed statements cannot be written into a wrapper yet; order without them")
-        order = schedule.orders.get("", tuple(range(len(self.program))))
-        text = self.graph.emit(order)
-        wrapper = parse_wrapper(text, where="the permuted wrapper")
-        profile = replace(self.profile, digest=wrapper.digest, measured_peak=None)
-        predicted = simulate(wrapper, profile)
-        if predicted != self.graph.predicted(order):
-            raise PeakmemError(
-                f"{self.path}: the permuted text needs {predicted:,} bytes where the model says "
-                f"{self.graph.predicted(order):,}; this is a fault of peakmem, please report it with the file"
-            )
-        if predicted >= self.predicted_bytes:
+        """The wrapper with its statements permuted, some of them perhaps twice; the original text if that would not
+        need less."""
+        expansion = schedule.expansion
+        program = expansion.program if expansion is not None else self.program
+        order = schedule.orders.get("", tuple(range(len(program))))
+        wrapper, profile = self.graph.realize(order, expansion)
+        model = InductorModel(wrapper, profile, None, self._notes)
+        if model.predicted_bytes >= self.predicted_bytes:
             return InductorModel(self.wrapper, self.profile, None, (*self._notes, "left as it is: no order needs less"))
-        return InductorModel(wrapper, profile, None, self._notes)
+        return model
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the wrapper and, beside it, its profile."""

@@ -121,6 +121,7 @@ class Profile:
     measured_peak: int | None = None
     numbers: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, Layout | None] = field(default_factory=dict)
+    opaque: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
@@ -143,6 +144,7 @@ class Profile:
             "measured_peak": self.measured_peak,
             "numbers": dict(self.numbers),
             "constants": {name: x.to_json() if x else None for name, x in self.constants.items()},
+            "opaque": {name: list(shape) for name, shape in self.opaque.items()},
             "notes": list(self.notes),
         }
 
@@ -172,6 +174,7 @@ class Profile:
                 measured_peak=None if measured is None else int(measured),
                 numbers={str(k): str(v) for k, v in document.get("numbers", {}).items()},
                 constants={str(k): None if x is None else Layout.from_json(x) for k, x in constants},
+                opaque={str(k): tuple(map(_natural, v)) for k, v in document.get("opaque", {}).items()},
                 notes=tuple(map(str, document.get("notes", ()))),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -59,6 +59,7 @@ class Recorder:
     workspaces: dict[str, int] = field(default_factory=dict)
     residues: dict[str, int] = field(default_factory=dict)
     others: set[str] = field(default_factory=set)
+    opaque: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._weak: dict[str, tuple[Any, int]] = {}
@@ -148,6 +149,7 @@ class Recorder:
         if value.layout is not torch.strided or value.is_mkldnn:
             self.others.add(name)
             self.names[name] = Layout(0, (), (), 0, str(value.dtype), OPAQUE)
+            self.opaque[name] = tuple(map(int, value.shape))
             return
         storage = value.untyped_storage()
         fresh = self._bind(name, value, storage)
@@ -323,6 +325,8 @@ def record_profile(wrapper: Wrapper, namespace: Mapping[str, Any], args: list[An
             continue
         plain = value.layout is torch.strided and not value.is_mkldnn
         constants[name] = layout_of(value, name) if plain else None
+        if not plain:
+            recorder.opaque[name] = tuple(map(int, value.shape))
     notes = tuple(f"{name} is an opaque tensor" for name in sorted(recorder.others))
     profile = Profile(
         digest=wrapper.digest,
@@ -337,6 +341,7 @@ def record_profile(wrapper: Wrapper, namespace: Mapping[str, Any], args: list[An
         measured_peak=peak,
         numbers=recorder.numbers,
         constants=constants,
+        opaque=recorder.opaque,
         notes=notes,
     )
     return result, profile
