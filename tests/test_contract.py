@@ -17,6 +17,7 @@ from peakmem.frontend import Frontend, Model, complete_options, discover, get_fr
 from peakmem.liveness import scheduled_timeline
 from peakmem.program import Program
 from peakmem.result import realized_offset
+from peakmem_cli.main import main
 
 INSTALLED = sorted(discover())
 MODULES_OF_RUNTIMES = (
@@ -95,6 +96,8 @@ def test_declaration(frontend: Frontend) -> None:
         assert bool(option.choices) == (option.kind == "choice")
         if option.multiple:
             assert option.default == ()
+        if option.names_runtime:
+            assert set(option.choices) <= {runtime.name for runtime in frontend.runtimes()}
     for runtime in frontend.runtimes():
         assert "pip install" in runtime.pip
     with pytest.raises(UsageError, match="no_such_option"):
@@ -184,6 +187,24 @@ def test_verify_measures_or_says_why_not(model: Model) -> None:
     assert result.measured
     assert result.exact, f"{result.baseline_bytes} {result.optimized_bytes} against the prediction {result}"
     assert result.quantity == model.quantity
+
+
+@pytest.mark.parametrize("command", ["optimize", "recompute", "verify"])
+def test_a_runtime_that_is_named_and_missing_ends_what_measures(
+    frontend: Frontend, sample: Path, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    choices = [(option.name, name) for option in frontend.options if option.names_runtime for name in option.choices]
+    if not choices:
+        pytest.skip(f"no option of frontend {frontend.name!r} names a runtime")
+    missing = tuple(dataclasses.replace(status, version=None) for status in frontend.runtimes())
+    monkeypatch.setattr(frontend, "runtimes", lambda: missing)
+    for option, name in choices:
+        files = [str(sample)] * (2 if command == "verify" else 1)
+        assert main([command, *files, "--frontend", frontend.name, f"--{option}", name]) == RuntimeMissing.exit_code
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert f"{name} is not installed; try: pip install " in err
+        assert err.count("\n") == 1
 
 
 def test_damaged_files_are_refused_in_a_sentence(frontend: Frontend, sample: Path, tmp_path: Path) -> None:

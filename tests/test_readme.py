@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from peakmem.frontend import discover
+from peakmem.frontend import OURS, discover, get_frontend
 from peakmem_cli.main import COMMANDS, main
 
 ROOT = Path(__file__).parents[1]
@@ -82,6 +82,25 @@ def test_paths_and_extras_that_are_installed_exist() -> None:
                 continue
             extras = tomllib.loads(project.read_text())["project"].get("optional-dependencies", {})
             assert set(filter(None, extra.split(","))) <= set(extras), f"{page}: {folder}[{extra}]"
+
+
+def test_install_hints_are_right_once_published_and_have_their_folder_here() -> None:
+    """The README says how to read a hint in a clone: the same extra of the folder called like the frontend."""
+    hints = [(name, status.pip) for name in discover() for status in get_frontend(name).runtimes()]
+    hints = [(name, hint) for name, hint in hints if name in OURS]
+    if not hints:
+        pytest.skip("needs a frontend with runtimes: pip install peakmem-tflite")
+    for name, hint in hints:
+        found = re.fullmatch(r"pip install 'peakmem-(\w+)\[([\w-]+)\]'", hint)
+        assert found is not None, hint
+        assert found[1] == name
+        project = tomllib.loads((ROOT / "packages" / name / "pyproject.toml").read_text())["project"]
+        assert project["name"] == f"peakmem-{name}"
+        assert found[2] in project["optional-dependencies"]
+    text = " ".join((ROOT / "README.md").read_text().split())
+    said = re.search(r"where a message says `pip install 'peakmem-(\w+)\[(\w+)\]'`, type `'\./packages/(\w+)\[(\w+)\]'`", text)
+    assert said is not None
+    assert said.group(1, 2) == said.group(3, 4)
 
 
 def test_ci_runs_the_line_of_the_readme() -> None:

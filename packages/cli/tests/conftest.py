@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
+from peakmem import frontend as contract
+from peakmem.errors import RuntimeFailed, RuntimeMissing
+from peakmem.frontend import Option, RuntimeStatus, Verification
+from peakmem.programfile import ProgramModel
+from peakmem.programfile import frontend as programs
+from peakmem.recompute.generators import ladder
 from peakmem_cli.main import main
 
 
@@ -60,3 +70,93 @@ def peakmem(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
         return Done(code, out, err)
 
     return call
+
+
+SNIPPET = "// toy\nint peak =\t7;\n\nrun();\n"
+HINT = "pip install 'toy[{}]'"
+
+
+@dataclass(frozen=True)
+class ToyModel(ProgramModel):
+    """A bare program that pretends to have a runtime: it measures what is predicted."""
+
+    toy: Any = None
+    engine: str = "quick"
+
+    frontend = "toy"
+
+    def apply(self, schedule: Any) -> ToyModel:
+        made = super().apply(schedule)
+        assert isinstance(made, ToyModel)
+        return replace(made, notes=self.toy.notes[1])
+
+    def verify(self, other: Any, *, progress: Any = None) -> Verification:
+        if self.engine in self.toy.missing:
+            raise RuntimeMissing(f"{self.engine} is not installed; try: {HINT.format(self.engine)}")
+        if self.engine in self.toy.broken:
+            raise RuntimeFailed(f"{self.engine} cannot run it; nothing was measured")
+        before, after = self.predicted_bytes, other.predicted_bytes
+        same = not self.toy.failures
+        return Verification(
+            self.engine, "1", "live_peak", before, after, before, after, same, "all 7 values", tuple(self.toy.failures),
+            ("the toy is slow",),
+        )  # fmt: skip
+
+    def snippet(self) -> str:
+        return SNIPPET
+
+
+class ToyFrontend:
+    """Reads files that begin with ``toy``; the rest is a bare program. A test says what is missing or broken."""
+
+    name = "toy"
+    description = "a frontend for tests"
+    options = (
+        Option("engine", "choice", "What runs it.", default="quick", choices=("quick", "steady"), names_runtime=True),
+        Option("no-frills", "flag", "Leave out the frills.", default=False),
+        Option("rounds", "int", "How often.", default=1),
+        Option("label", "text", "A name.", default=(), multiple=True),
+    )
+
+    def __init__(self) -> None:
+        self.missing: set[str] = set()
+        self.broken: set[str] = set()
+        self.failures: tuple[str, ...] = ()
+        self.uninstalled: set[str] = set()
+        self.notes: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+
+    def sniff(self, path: Path, head: bytes) -> bool:
+        return head.startswith(b"toy")
+
+    def load(self, path: Path, options: Mapping[str, Any]) -> ToyModel:
+        bare = path.with_suffix(".bare")
+        bare.write_bytes(path.read_bytes()[3:])
+        model = programs.load(bare, {})
+        bare.unlink()
+        return ToyModel(model.program, path, model.digest, toy=self, notes=self.notes[0], engine=options["engine"])
+
+    def runtimes(self) -> tuple[RuntimeStatus, ...]:
+        return tuple(
+            RuntimeStatus(name, None if name in self.uninstalled else "1", HINT.format(name)) for name in ("quick", "steady")
+        )
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> ToyFrontend:
+    """The toy frontend, installed beside the others."""
+    found = ToyFrontend()
+    monkeypatch.setitem(sys.modules, "toy_of_the_tests", SimpleNamespace(frontend=found))
+    points = [*contract.discover().values(), EntryPoint("toy", "toy_of_the_tests:frontend", contract.GROUP)]
+    monkeypatch.setattr(contract, "entry_points", lambda group: points)
+    return found
+
+
+@pytest.fixture
+def toyfile(tmp_path: Path) -> Path:
+    """For the toy frontend, a program that another order and running something twice make smaller."""
+    document = ladder(2, 3).to_json()
+    for row in document["statements"]:
+        row["op"] = "Keep" if row["id"].startswith("k") else "Other"
+    path = tmp_path / "stages.toy"
+    path.write_text("toy" + json.dumps(document))
+    return path

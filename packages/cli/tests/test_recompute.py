@@ -100,7 +100,7 @@ def test_a_target_out_of_reach_names_the_floor_and_the_least_peak(peakmem: Call,
         (["--max-extra-macs", "101%"], "not between 0% and 100%"),
         (["--max-extra-macs", "lots"], "neither a whole number nor a percentage"),
         (["--threshold", "Conv"], "is not OP=SIZE"),
-        (["--threshold", "Cnov=4KiB"], "no operator 'Cnov'; it has Keep, Other"),
+        (["--threshold", "Cnov=4KiB"], "no operator 'Cnov' (it has Keep, Other)"),
         (["-o", "out.json"], "give --target-peak or --max-extra-macs"),
     ],
 )
@@ -128,7 +128,7 @@ def test_optimize_recompute_is_the_same_command(peakmem: Call, stages: Path) -> 
     chosen = ("--max-extra-macs", "20", "--json")
     ours = peakmem("recompute", stages, *chosen).document
     theirs = peakmem("optimize", "--recompute", stages, *chosen).document["recompute"]
-    for key in set(ours) - {"seconds", "runtime"}:
+    for key in set(ours) - {"seconds", "runtime", "notes"}:
         assert ours[key] == theirs[key]
 
 

@@ -117,6 +117,14 @@ def test_the_enlarged_file_is_the_enlarged_program(tiny, orders):
         assert model.apply(Schedule(drawn, expansion=expansion)).data == other.data
 
 
+def test_the_notes_of_a_plan_made_on_the_way_are_kept(tiny, monkeypatch):
+    """Nobody else sees the schedule of the enlarged file."""
+    monkeypatch.setattr("peakmem_tflite.model.unplannable", lambda graph: "it is odd")
+    model = load(tiny, tiny.diamond())
+    expansion = any_expansion(model.program, random.Random(1), 3)
+    assert "no plan was made: it is odd" in model.apply(Schedule({}, expansion=expansion)).notes
+
+
 def test_offsets_of_copies_go_by_their_names(tiny):
     model = load(tiny, tiny.diamond())
     expansion = any_expansion(model.program, random.Random(1), 3)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from peakmem.errors import InputError, UsageError
@@ -70,6 +72,18 @@ def test_snippet(tiny):
     assert 'resolver.AddCustom("Mine"' in text
     assert resolver_method("DEPTHWISE_CONV_2D") == "AddDepthwiseConv2D"
     assert resolver_method("READ_VARIABLE") == "AddReadVariable"
+
+
+def test_names_of_custom_operators_cannot_leave_their_string(tiny):
+    name = 'a"); \\ system("x\n\t\u00e9'
+    model = TfliteModel.from_bytes(tiny.encode(tiny.diamond()))
+    operator = replace(model.graph.subgraphs[0].operators[0], op=name, custom=True)
+    main = replace(model.graph.subgraphs[0], operators=(operator,))
+    text = replace(model, graph=replace(model.graph, subgraphs=(main,))).snippet()
+    (line,) = [row for row in text.splitlines() if "AddCustom" in row]
+    literal = re.search(r'AddCustom\("((?:[^"\\]|\\.)*)", /\*', line)
+    assert literal is not None
+    assert literal[1].encode().decode("unicode_escape").encode("latin-1").decode() == name
 
 
 def test_names_of_buffers_are_unique(tiny):

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
-from peakmem.errors import PeakmemError, UsageError
+from peakmem.errors import PeakmemError, UsageError, did_you_mean
+from typer.core import TyperCommand, TyperGroup
 from typer.models import OptionInfo
 
 from peakmem_cli.common import size
@@ -26,6 +27,27 @@ Command = Callable[..., int]
 
 FILLED = "options"
 """The parameter of a command that receives the options of the frontend; typer never sees it."""
+
+
+class OneCommand(TyperCommand):
+    """A command whose help shows flags without a value; typer would show ``<bool>``, though none can be given."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _bare_flags(super().get_params(ctx))
+
+
+class AllCommands(TyperGroup):
+    """The same for ``peakmem`` itself."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _bare_flags(super().get_params(ctx))
+
+
+def _bare_flags(parameters: list[Any]) -> list[Any]:
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+            parameter.metavar = ""
+    return parameters
 
 
 def takes_frontend(command: Command) -> bool:
@@ -134,6 +156,10 @@ def _annotation(option: Option, frontend: str) -> Any:
     }
     if option.metavar:
         settings["metavar"] = option.metavar
+    if option.kind == "int":
+        settings.setdefault("metavar", "N")
+    if option.kind == "text":
+        settings.setdefault("metavar", "TEXT")
     if option.kind == "size":
         settings["parser"] = size
         settings.setdefault("metavar", "SIZE")
@@ -148,7 +174,8 @@ def _annotation(option: Option, frontend: str) -> Any:
 def _chooser(option: Option) -> Callable[[str], str]:
     def choose(text: str) -> str:
         if text not in option.choices:
-            raise typer.BadParameter(f"{text!r} is not one of {', '.join(option.choices)}")
+            close = did_you_mean(text, option.choices)
+            raise typer.BadParameter(f"{text!r} is not one of {', '.join(option.choices)}{close}")
         return text
 
     return choose

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 from peakmem.errors import UsageError
@@ -42,6 +42,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but th
 TimeLimit = Annotated[
     float, typer.Option("--time-limit", metavar="SECONDS", parser=seconds, help="Stop searching after this; 'inf' never.")
 ]
+NoMeasure = Annotated[bool, typer.Option("--no-measure", help="Do not run the artifacts on the real runtime.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace outputs that exist.")]
 Budget = Annotated[
     int | None,
@@ -53,6 +54,22 @@ Budget = Annotated[
     ),
 ]
 RequireOptimal = Annotated[bool, typer.Option("--require-optimal", help="Exit 3 unless the answer is certified optimal.")]
+
+
+def measuring(no_measure: bool, frontend: str | None, options: FrontendOptions) -> bool | Literal["required"]:
+    """How `peakmem.optimize` shall measure: whoever names a runtime wants it to run, and no other figure.
+
+    Raises
+    ------
+    RuntimeMissing
+        When the runtime named is not installed: before any work, which would be in vain.
+    """
+    from peakmem.frontend import asks_for_runtime, get_frontend
+
+    if no_measure:
+        return False
+    named = bool(frontend and options) and asks_for_runtime(get_frontend(frontend or ""), options)
+    return "required" if named else True
 
 
 def limit(value: float) -> float | None:

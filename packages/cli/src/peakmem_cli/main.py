@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import Any
 
 import typer
-from peakmem.errors import PeakmemError
+from peakmem.errors import PeakmemError, did_you_mean
 
-from peakmem_cli.build import find_frontend, takes_frontend, with_options
+from peakmem_cli.build import AllCommands, OneCommand, find_frontend, takes_frontend, with_options
 from peakmem_cli.screen import print_error, print_json
 from peakmem_cli.streams import prepare
 
@@ -77,6 +77,7 @@ def _run(arguments: list[str]) -> int:
     app = typer.Typer(
         help="Lower the peak memory of a network by permuting its operators, prove the result, measure it.",
         epilog="Options of a frontend: peakmem optimize --frontend NAME --help",
+        cls=AllCommands,
         add_completion=False,
         pretty_exceptions_enable=False,
         no_args_is_help=False,
@@ -88,7 +89,7 @@ def _run(arguments: list[str]) -> int:
         frontend = None
         if arguments[:1] == [name] and takes_frontend(command):
             frontend, reason = find_frontend(command, arguments[1:])
-        app.command(name)(with_options(command, frontend))
+        app.command(name, cls=OneCommand)(with_options(command, frontend))
     app.callback(invoke_without_command=True)(_version)
     try:
         code = app(args=arguments or ["--help"], prog_name="peakmem", standalone_mode=False)
@@ -98,6 +99,8 @@ def _run(arguments: list[str]) -> int:
         if reason is not None:
             raise reason from None
         message = error.format_message() if hasattr(error, "format_message") else str(error)
+        if hasattr(error, "possibilities") and hasattr(error, "option_name"):  # typer lists them in no order
+            message = error.message + did_you_mean(error.option_name, error.possibilities or ())
         called = arguments[0] if arguments and arguments[0] in COMMANDS else ""
         help_line = " ".join(filter(None, ("peakmem", called, "--help")))
         message = " ".join(message.split()).rstrip(".")

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 WIDTH_OF_FILES = 120
 """Columns of a table that is not shown on a terminal."""
 
+LONGEST_NAME = 48
+"""Characters of a name in a table or sentence for people; JSON has it whole."""
+
 LONGEST_SENTENCE = 1000
 """Characters of an error; a hostile file may have put anything into it."""
 
@@ -55,6 +58,13 @@ class Screen:
         for line in lines:
             self.line(indent + line)
 
+    def source_text(self, text: str) -> None:
+        """Text for another tool, shown by quiet too: behind an empty line under a report, alone if quiet."""
+        self.line()
+        if not self.as_json:
+            for line in text.splitlines():
+                print("\t".join(clean(part) for part in line.split("\t")))
+
     def document(self, document: Mapping[str, Any]) -> None:
         """The JSON document, printed only if JSON was asked for."""
         if self.as_json:
@@ -75,7 +85,7 @@ class Screen:
             right = name.startswith(">")
             table.add_column(name.removeprefix(">"), justify="right" if right else "left", no_wrap=right)
         for row in rows:
-            table.add_row(*(Text(clip(clean(cell))) for cell in row))
+            table.add_row(*(Text(shorten(clean(cell))) for cell in row))
         _console().print(table)
 
     def verdict(self, error: PeakmemError) -> int:
@@ -124,9 +134,17 @@ def clean(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
-def clip(text: str, width: int = 60) -> str:
-    """At most ``width`` characters."""
+def clip(text: str, width: int) -> str:
+    """At most ``width`` characters, the first ones."""
     return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def shorten(name: str, width: int = LONGEST_NAME) -> str:
+    """At most ``width`` characters of a name, from both ends: exporters tell layers apart by the last ones."""
+    if len(name) <= width:
+        return name
+    end = (width - 3) // 2
+    return name[: width - 3 - end] + "..." + name[len(name) - end :]
 
 
 def _console() -> Console:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from peakmem.result import bounded, realized_offset
 from peakmem.sizes import exact, human
 
-from peakmem_cli.screen import clip
+from peakmem_cli.screen import shorten
 
 if TYPE_CHECKING:
     from peakmem.frontend import Verification
@@ -84,8 +84,8 @@ def certified(ordering: Ordering) -> str:
 def label(program: Program, v: int) -> str:
     """A statement for people: its name, and its operator where that says more."""
     statement = program.statements[v]
-    name, op = clip(statement.name), clip(statement.op, 40)
-    return name if op in name else f"{name} ({op})"
+    name, op = shorten(statement.name), shorten(statement.op)
+    return name if statement.op in statement.name else f"{name} ({op})"
 
 
 def peak_rows(timeline: Timeline) -> list[tuple[str, str, str, str, str]]:
@@ -130,7 +130,7 @@ def moved(program: Program, order: tuple[int, ...], where: str = "") -> list[str
         return [f"order{place} unchanged"]
     lines = [f"moved {len(found)} of {len(order)} statements{place}:"]
     for move in found[:LISTED]:
-        after = f"after {program.statements[order[move.step - 1]].name}" if move.step else "first"
+        after = f"after {shorten(program.statements[order[move.step - 1]].name)}" if move.step else "first"
         lines.append(f"  {label(program, move.statement)}: step {move.statement + 1} -> {move.step + 1}, {after}")
     if len(found) > LISTED:
         lines.append(f"  and {len(found) - LISTED} more")
@@ -152,17 +152,24 @@ def details(result: Result) -> list[str]:
     if check is None:
         lines.append(f"not measured: {result.unmeasured}")
     else:
-        if check.measured and not check.exact:
-            lines.append(
-                f"measured and predicted differ: predicted {_size(check.baseline_predicted)} -> "
-                f"{_size(check.predicted_bytes)}, measured {_size(check.baseline_bytes)} -> {_size(check.optimized_bytes)}"
-            )
-        if check.compared:
-            same = {True: "bitwise identical", False: "NOT identical", None: "not compared"}[check.bitwise_identical]
-            lines.append(f"{check.compared}: {same}")
+        lines += comparison(check)
     lines.append(f"inputs: {result.source.input_rule}")
     if result.ordering.interrupted:
         lines.append("the search was interrupted; this is the best so far")
+    return lines
+
+
+def comparison(check: Verification) -> list[str]:
+    """What was compared and how that ended, for commands that rewrite an artifact."""
+    lines = []
+    if check.measured and not check.exact:
+        lines.append(
+            f"measured and predicted differ: predicted {_size(check.baseline_predicted)} -> "
+            f"{_size(check.predicted_bytes)}, measured {_size(check.baseline_bytes)} -> {_size(check.optimized_bytes)}"
+        )
+    if check.compared:
+        same = {True: "bitwise identical", False: "NOT identical", None: "not compared"}[check.bitwise_identical]
+        lines.append(f"{check.compared}: {same}")
     return lines
 
 
@@ -189,7 +196,7 @@ def verified(check: Verification) -> str:
 
 
 def verified_details(check: Verification) -> list[str]:
-    """The lines under the answer of ``verify``."""
+    """The lines under the answer of ``verify``; what differs is left to its verdict."""
     lines = []
     if check.compared:
         lines.append(f"compared: {check.compared}")
@@ -198,5 +205,4 @@ def verified_details(check: Verification) -> list[str]:
         lines.append(
             f"measured {agree} predicted ({_size(check.baseline_predicted)} -> {_size(check.predicted_bytes)})"
         )
-    lines.extend(check.failures)
     return lines

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from peakmem.certificate import Certificate
 from peakmem.errors import Refused, RuntimeFailed, RuntimeMissing
@@ -47,7 +47,7 @@ def optimize(
     model: Model,
     *,
     time_limit: float | None = 60.0,
-    measure: bool = True,
+    measure: bool | Literal["required"] = True,
     progress: Progress | None = None,
 ) -> Result:
     """Order, plan, rewrite and (with ``measure``) run an artifact.
@@ -57,9 +57,15 @@ def optimize(
     model : Model
     time_limit : float, optional
         Seconds for ordering and planning together; None for no limit.
-    measure : bool
-        Run both artifacts on the real runtime if it is installed.
+    measure : bool or "required"
+        Run both artifacts on the real runtime. Where that cannot be done, ``Result.unmeasured`` says why; with
+        ``"required"`` it is an error.
     progress : callable, optional
+
+    Raises
+    ------
+    RuntimeMissing, RuntimeFailed
+        With ``measure="required"`` only.
     """
     seconds: dict[str, float] = {}
     say: Progress = progress or (lambda _: None)
@@ -89,6 +95,8 @@ def optimize(
         try:
             verification = model.verify(rewritten, progress=progress)
         except (RuntimeMissing, RuntimeFailed) as error:
+            if measure == "required":
+                raise
             unmeasured = str(error)
         except KeyboardInterrupt:
             unmeasured = "not measured (interrupted)"
@@ -128,7 +136,7 @@ def _checked(model: Model, ordering: Ordering, say: Progress) -> Ordering:
         "artifact": {
             "digest": model.digest,
             "frontend": model.frontend,
-            "version": frontend_version(model.frontend),
+            "version": frontend_version(model.frontend) or "unknown",  # a model need not come from a distribution
         },
     }
     say("checking the certificate")

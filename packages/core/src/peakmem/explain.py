@@ -8,19 +8,19 @@ because what frees one (its last reader has run) has brought the next (that read
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, cast
 
 from peakmem.check import Context, ProofChecker, check, workspaces_with
 from peakmem.program import Program
-from peakmem.proofgraph import Dag, Network, Node, buffer_of, name_of
+from peakmem.proofgraph import Dag, Network, Node, buffer_of
 
 MANY = 8
 """So many names are listed before the rest is summed up."""
 
 
-def explain(program: Program, document: object) -> list[str]:
+def explain(program: Program, document: object, *, show: Callable[[str], str] = str) -> list[str]:
     """Sentences that say why no order can do better than the certificate's bound.
 
     Parameters
@@ -28,6 +28,8 @@ def explain(program: Program, document: object) -> list[str]:
     program : Program
     document : object
         A certificate as parsed JSON; it is checked first.
+    show : callable, optional
+        What to print of the name of a statement or buffer; the whole name if not given.
 
     Returns
     -------
@@ -60,14 +62,15 @@ def explain(program: Program, document: object) -> list[str]:
             + "."
         )
     checker = ProofChecker(program, workspaces_with(program, "", bounds), proofs[""], "proofs['']")
-    return lines + _Story(checker).lines
+    return lines + _Story(checker, show).lines
 
 
 class _Story:
     """Follows one path through the proof, from the root to a leaf."""
 
-    def __init__(self, checker: ProofChecker) -> None:
+    def __init__(self, checker: ProofChecker, show: Callable[[str], str]) -> None:
         self.lines: list[str] = []
+        self.show = show
         self.bound = checker.lower_bound
         self.checker = checker
         context = Context(Dag(checker.program), 0)
@@ -253,7 +256,7 @@ class _Story:
 
     def _buffer(self, b: int) -> str:
         buffer = self.checker.program.buffers[b]
-        return f"{buffer.name} ({buffer.size:,} B)"
+        return f"{self.show(buffer.name)} ({buffer.size:,} B)"
 
     def _buffers(self, buffers: Iterable[int]) -> str:
         size = {b: self.checker.program.buffers[b].size for b in buffers}
@@ -264,7 +267,8 @@ class _Story:
         return shown
 
     def _names(self, statements: Sequence[int], many: int = MANY) -> str:
-        shown = ", ".join(name_of(self.checker.program, v) for v in statements[:many])
+        program = self.checker.program
+        shown = ", ".join(repr(self.show(program.statements[v].name)) for v in statements[:many])
         return shown + (f" and {len(statements) - many} more" if len(statements) > many else "")
 
     def _names_of(self, networks: Sequence[tuple[Mapping[str, Any], Network]]) -> str:

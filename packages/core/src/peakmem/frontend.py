@@ -13,7 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from peakmem.errors import InputError, Refused, UsageError
+from peakmem.errors import InputError, Refused, RuntimeMissing, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from peakmem.ordering import Ordering
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from peakmem.schedule import Schedule
 
 GROUP = "peakmem.frontends"
+
+OURS = ("inductor", "onnx", "tflite")
+"""Frontends of this project by name; each is in a distribution ``peakmem-NAME``."""
 
 Progress = Callable[[str], None]
 """Called with a short present-tense sentence when a stage starts or a bound moves."""
@@ -47,6 +50,9 @@ class Option:
         May be given several times; arrives as a tuple.
     metavar : str
         Shown in the help, such as ``NAME=SIZE``.
+    names_runtime : bool
+        Its value is the name of one of `Frontend.runtimes`. Who gives it asks for that one: measuring is then no longer
+        left out where it is not installed, but an error; see `asks_for_runtime`.
     """
 
     name: str
@@ -56,6 +62,7 @@ class Option:
     choices: tuple[str, ...] = ()
     multiple: bool = False
     metavar: str = ""
+    names_runtime: bool = False
 
     @property
     def key(self) -> str:
@@ -252,9 +259,11 @@ def get_frontend(name: str) -> Frontend:
     """Load one frontend by name; `UsageError` names the known ones."""
     points = discover()
     if name not in points:
+        if name in OURS:
+            raise UsageError(f"frontend {name!r} is not installed; try: pip install peakmem-{name}")
         raise UsageError(
-            f"no frontend is called {name!r}; installed are {', '.join(points) or 'none'} "
-            f"(try: pip install peakmem-{name})"
+            f"no frontend is called {name!r} (installed are {', '.join(points) or 'none'})"
+            + did_you_mean(name, {*points, *OURS})
         )
     try:
         frontend = points[name].load()
@@ -315,6 +324,23 @@ def complete_options(frontend: Frontend, given: Mapping[str, Any]) -> dict[str, 
     for key in given:
         if key not in known:
             raise UsageError(
-                f"frontend {frontend.name!r} has no option {key!r}; it has {', '.join(sorted(known)) or 'none'}"
+                f"frontend {frontend.name!r} has no option {key!r} (it has {', '.join(sorted(known)) or 'none'})"
+                + did_you_mean(key, known)
             )
     return {key: given.get(key, option.default) for key, option in known.items()}
+
+
+def asks_for_runtime(frontend: Frontend, given: Mapping[str, Any]) -> bool:
+    """Whether the options given name a runtime (see `Option.names_runtime`); ask before a model is measured.
+
+    Raises
+    ------
+    RuntimeMissing
+        When they do and it is not installed; with the pip line that brings it.
+    """
+    named = [option for option in frontend.options if option.names_runtime and option.key in given]
+    for option in named:
+        for status in frontend.runtimes():
+            if status.name == given[option.key] and status.version is None:
+                raise RuntimeMissing(f"--{option.name}: {status.name} is not installed; try: {status.pip}")
+    return bool(named)

@@ -68,17 +68,24 @@ def isolated(work: Work, limit: float) -> dict[str, Any]:
         return outcome
 
 
+PARENT = os.getppid()
+"""Who wants the answer."""
+
+
 def _wait(pid: int, limit: float) -> int | None:
-    """Status of a process, or None after it had to be ended."""
+    """Status of a process, or None after it had to be ended. Ends this process too when nobody wants the answer."""
     end = time.monotonic() + limit
     pause = 0.0005
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             return status
-        if time.monotonic() > end:
+        orphaned = os.getppid() != PARENT  # killed, so it could not end us
+        if orphaned or time.monotonic() > end:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+            if orphaned:
+                os._exit(1)
             return None
         time.sleep(pause)
         pause = min(0.05, pause * 1.5)

@@ -87,6 +87,19 @@ def resolver_method(op: str) -> str:
     return f"Add{words}"
 
 
+def _literal(text: str) -> str:
+    """A C++ string literal, whatever a file has put into the name of a custom operator."""
+    return '"' + "".join(_escape(c) for c in text) + '"'
+
+
+def _escape(character: str) -> str:
+    if character in '"\\':
+        return "\\" + character
+    if character.isprintable() and character.isascii():
+        return character
+    return "".join(f"\\{byte:03o}" for byte in character.encode("utf-8", "backslashreplace"))
+
+
 def snippet(model: TfliteModel) -> str:
     """C++ that states the arena and the operators of a model.
 
@@ -106,6 +119,6 @@ def snippet(model: TfliteModel) -> str:
         "",
         f"static tflite::MicroMutableOpResolver<{len(used)}> resolver;",
         *(f"resolver.{resolver_method(op)}();" for op in known),
-        *(f'resolver.AddCustom("{op}", /* its registration */);' for op in unknown),
+        *(f"resolver.AddCustom({_literal(op)}, /* its registration */);" for op in unknown),
     ]
     return "\n".join(lines) + "\n"

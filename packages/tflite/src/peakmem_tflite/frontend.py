@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from peakmem.errors import InputError, UsageError
+from peakmem.errors import InputError, UsageError, did_you_mean
 from peakmem.frontend import Option, RuntimeStatus
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class TfliteFrontend:
             "The interpreter that runs both models.",
             default="tflm",
             choices=tuple(RUNTIMES),
+            names_runtime=True,
         ),
         Option(
             "steps",
@@ -76,9 +77,11 @@ class TfliteFrontend:
         if settings.steps < 1:
             raise UsageError(f"--steps is {settings.steps}; give at least 1")
         if settings.target not in TARGETS:
-            raise UsageError(f"--target {settings.target!r} is unknown; known are {', '.join(TARGETS)}")
+            close = did_you_mean(settings.target, TARGETS)
+            raise UsageError(f"--target {settings.target!r} is unknown (known are {', '.join(TARGETS)}){close}")
         if settings.runtime not in RUNTIMES:
-            raise UsageError(f"--runtime {settings.runtime!r} is unknown; known are {', '.join(RUNTIMES)}")
+            close = did_you_mean(settings.runtime, RUNTIMES)
+            raise UsageError(f"--runtime {settings.runtime!r} is unknown (known are {', '.join(RUNTIMES)}){close}")
         try:
             data = Path(path).read_bytes()
         except OSError as error:

@@ -19,6 +19,7 @@ from peakmem_tflite.arena import allocations, planned, planner_temp
 from peakmem_tflite.enlarge import same_values
 from peakmem_tflite.frontend import RUNTIMES, installed
 from peakmem_tflite.graph import CONTROL_FLOW, Graph
+from peakmem_tflite.process import run_group
 from peakmem_tflite.rewrite import with_plan
 
 if TYPE_CHECKING:
@@ -272,22 +273,18 @@ def _in_arena(graph: Graph) -> list[int]:
 
 def _child(job: dict[str, Any]) -> dict[str, Any]:
     runtime = job["runtime"]
+    command = [sys.executable, "-m", "peakmem_tflite.child"]
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "peakmem_tflite.child"],
-            input=json.dumps(job).encode(),
-            capture_output=True,
-            timeout=12 * LIMIT,
-        )
+        code, out, err = run_group(command, json.dumps(job).encode(), 12 * LIMIT)
     except subprocess.TimeoutExpired:
         raise RuntimeFailed(f"{runtime} did not end within {12 * LIMIT:.0f} s; nothing was measured") from None
-    if done.returncode:
-        text = done.stderr.decode("utf-8", "replace")
+    if code:
+        text = err.decode("utf-8", "replace")
         if runtime == "tflite-runtime" and "numpy" in text.lower():
             raise RuntimeMissing(f"tflite-runtime needs numpy below 2; try: {RUNTIMES[runtime][1]}")
-        reason = next((line for line in reversed(text.splitlines()) if line.strip()), f"exit code {done.returncode}")
+        reason = next((line for line in reversed(text.splitlines()) if line.strip()), f"exit code {code}")
         raise RuntimeFailed(f"{runtime} cannot be started ({reason.strip()}); nothing was measured")
-    answer: dict[str, Any] = json.loads(done.stdout)
+    answer: dict[str, Any] = json.loads(out)
     return answer
 
 

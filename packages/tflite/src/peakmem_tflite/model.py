@@ -49,11 +49,14 @@ class TfliteModel:
     graph : Graph
     settings : Settings
     path : Path or None
+    remarks : tuple of str
+        Notes of the schedule, of a model that was planned while it was made.
     """
 
     graph: Graph
     settings: Settings = field(default_factory=Settings)
     path: Path | None = None
+    remarks: tuple[str, ...] = ()
 
     @classmethod
     def from_bytes(cls, data: bytes, *, path: Path | None = None, settings: Settings | None = None) -> TfliteModel:
@@ -100,7 +103,7 @@ class TfliteModel:
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        result = []
+        result = [*self.remarks]
         if self._shared:
             result.append("a subgraph runs from several places, which TFLite Micro cannot plan; the model is left as it is")
         entry = main_entry_bytes(self.graph)
@@ -168,7 +171,8 @@ class TfliteModel:
         if schedule.expansion is not None:
             enlarged = self.enlarged(schedule.expansion)
             if schedule.offsets is None:
-                return enlarged.apply(enlarged._planned({**enlarged.given, **schedule.orders}, 0))
+                planned = enlarged._planned({**enlarged.given, **schedule.orders}, 0)
+                return replace(enlarged.apply(planned), remarks=planned.notes)
             return enlarged.apply(replace(schedule, expansion=None))
         for path, order in schedule.orders.items():
             (self.program if not path else dict(self.program.bodies())[path]).validate_order(order)

@@ -52,7 +52,7 @@ def command(
     from peakmem.sizes import human
 
     from peakmem_cli import words
-    from peakmem_cli.screen import Screen
+    from peakmem_cli.screen import Screen, shorten
 
     screen = Screen(as_json=json, quiet=quiet)
     check_outputs(model, output, program_out, force=force)
@@ -65,7 +65,11 @@ def command(
     if output is not None and certificate is not None:
         write_atomically(output, certificate.to_bytes(), source=model, force=force)
     optimal = certificate is not None and ordering.peak == ordering.lower_bound
-    reasons = explanation(program, certificate.to_json()) if explain and certificate is not None else []
+    reasons: list[str] = []
+    if explain and certificate is not None and not quiet:
+        from peakmem.explain import explain as explained
+
+        reasons = explained(program, certificate.to_json(), show=str if json else shorten)
 
     screen.document(
         {
@@ -107,10 +111,3 @@ def command(
         return screen.verdict(NotProved(f"{output}: not written, since no certificate was found"))
     return 0
 
-
-def explanation(program: object, document: dict[str, object]) -> list[str]:
-    """The proof in words, a sentence an entry."""
-    from importlib import import_module
-
-    text = import_module("peakmem.explain").explain(program, document)
-    return text.splitlines() if isinstance(text, str) else list(text)

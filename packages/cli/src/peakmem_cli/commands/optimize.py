@@ -16,11 +16,13 @@ from peakmem_cli.common import (
     FrontendOptions,
     Json,
     ModelFile,
+    NoMeasure,
     Quiet,
     RequireOptimal,
     TimeLimit,
     check_outputs,
     limit,
+    measuring,
 )
 
 
@@ -37,12 +39,14 @@ def command(
     budget: Budget = None,
     time_limit: TimeLimit = 60.0,
     require_optimal: RequireOptimal = False,
-    measure: Annotated[
-        bool, typer.Option("--no-measure", help="Do not run the artifacts on the real runtime.")
-    ] = False,
+    no_measure: NoMeasure = False,
     snippet: Annotated[
-        bool, typer.Option("--snippet", help="Print source text for the device, where the frontend has one.")
+        bool,
+        typer.Option("--snippet", help="Print source text for the device, where the frontend has one; with -q that alone."),
     ] = False,
+    snippet_out: Annotated[
+        Path | None, typer.Option("--snippet-out", metavar="FILE", help="Write that source text here.")
+    ] = None,
     recompute: Annotated[
         bool,
         typer.Option("--recompute", help="Also run operators twice, as `peakmem recompute` does with the four options below."),
@@ -69,30 +73,36 @@ def command(
     from peakmem_cli.screen import Screen
 
     if recompute:
-        if certificate_out is not None or snippet or require_optimal or budget is not None:
+        if certificate_out is not None or snippet or snippet_out is not None or require_optimal or budget is not None:
             raise UsageError(
-                "--recompute: goes with none of --certificate-out, --snippet, --require-optimal and --budget; "
+                "--recompute: goes with none of --certificate-out, --snippet, --snippet-out, --require-optimal and --budget; "
                 "a plan is exact for its base order, never certified optimal"
             )
         return recompute_command(
             model, options, output, None, None, target_peak, max_extra_macs, cap, threshold, frontend, time_limit,
-            measure, force, json, quiet, as_result=True,
+            no_measure, force, json, quiet, as_result=True,
         )  # fmt: skip
     if target_peak is not None or max_extra_macs is not None or cap != 2 or threshold:
         raise UsageError("--target-peak, --max-extra-macs, --cap and --threshold need --recompute")
     screen = Screen(as_json=json, quiet=quiet)
-    check_outputs(model, output, certificate_out, force=force)
+    check_outputs(model, output, certificate_out, snippet_out, force=force)
+    measure = measuring(no_measure, frontend, options)
     source = peakmem.load(model, frontend=frontend, **options)
-    if snippet and not hasattr(source, "snippet"):
+    wants_text = snippet or snippet_out is not None
+    if wants_text and not hasattr(source, "snippet"):
         raise UsageError(f"--snippet: frontend {source.frontend!r} has no snippet to print")
     with screen.progress() as progress:
-        result = peakmem.optimize(source, time_limit=limit(time_limit), measure=not measure, progress=progress)
+        result = peakmem.optimize(source, time_limit=limit(time_limit), measure=measure, progress=progress)
     check = result.verification
     failures = check.failures if check is not None else ()
     if output is not None and not failures:
         result.model.save(output, force=force)
     if certificate_out is not None and result.certificate is not None:
         write_atomically(certificate_out, result.certificate.to_bytes(), source=model, force=force)
+    # Text about an artifact that is refused would be used all the same.
+    text = str(getattr(result.model, "snippet")()) if wants_text and not failures else None  # noqa: B009 (optional)
+    if snippet_out is not None and text is not None:
+        write_atomically(snippet_out, text.encode(), source=model, force=force)
 
     reached = result.model.predicted_bytes
     if check is not None and check.optimized_bytes is not None:
@@ -101,11 +111,12 @@ def command(
     document = result.to_json(output=written)
     if budget is not None:
         document["budget"] = {"bytes": budget, "met": reached <= budget}
-    text = str(getattr(result.model, "snippet")()) if snippet else None  # noqa: B009 (not every model has one)
     if text is not None:
         document["snippet"] = text
     screen.document(document)
-    screen.answer(words.answer(result))
+    alone = quiet and snippet and text is not None
+    if not alone:
+        screen.answer(words.answer(result))
     if screen.talks:
         screen.lines(words.details(result))
         for where, order in result.schedule.orders.items():
@@ -119,13 +130,15 @@ def command(
             screen.line(f"wrote {written}")
         elif output is None:
             screen.line("nothing written; give -o OUT")
-        if certificate_out is not None and result.certificate is not None:
-            screen.line(f"wrote {certificate_out}")
-        if text is not None:
-            screen.lines(text.splitlines())
+        for path, there in ((certificate_out, result.certificate is not None), (snippet_out, text is not None)):
+            if path is not None and there:
+                screen.line(f"wrote {path}")
+    if snippet and text is not None:
+        screen.source_text(text)
 
     if failures:
-        return screen.verdict(Refused(f"{'; '.join(failures)}" + ("; nothing written" if output is not None else "")))
+        unwritten = output is not None or snippet_out is not None
+        return screen.verdict(Refused("; ".join(failures) + ("; nothing written" if unwritten else "")))
     if budget is not None and reached > budget:
         return screen.verdict(Refused(f"over budget: {source.quantity} {human(reached)} is more than {human(budget)}"))
     if require_optimal and not (result.realized_optimal and reached == result.realized_bound):

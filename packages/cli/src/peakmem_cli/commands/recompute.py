@@ -13,10 +13,12 @@ from peakmem_cli.common import (
     FrontendOptions,
     Json,
     ModelFile,
+    NoMeasure,
     Quiet,
     TimeLimit,
     check_outputs,
     limit,
+    measuring,
     size,
 )
 
@@ -56,9 +58,7 @@ def command(
     threshold: Threshold = None,
     frontend: FrontendName = None,
     time_limit: TimeLimit = 60.0,
-    measure: Annotated[
-        bool, typer.Option("--no-measure", help="Do not run the artifacts on the real runtime.")
-    ] = False,
+    no_measure: NoMeasure = False,
     force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -72,7 +72,7 @@ def command(
     """
     return execute(
         model, options, output, front_out, plot, target_peak, max_extra_macs, cap, threshold, frontend, time_limit,
-        measure, force, json, quiet,
+        no_measure, force, json, quiet,
     )  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def execute(
     threshold: list[str] | None,
     frontend: str | None,
     time_limit: float,
-    measure: bool,
+    no_measure: bool,
     force: bool,
     json: bool,
     quiet: bool,
@@ -103,7 +103,7 @@ def execute(
     from peakmem.files import write_atomically
     from peakmem.recompute import describe, front_document, front_svg, recompute, result_document
 
-    from peakmem_cli.screen import Screen
+    from peakmem_cli.screen import Screen, shorten
 
     if plot is not None and plot.suffix.lower() != ".svg":
         raise UsageError(f"--plot: {plot} is not a .svg file; the front is drawn as SVG, which browsers show")
@@ -112,6 +112,7 @@ def execute(
     screen = Screen(as_json=json, quiet=quiet)
     check_outputs(model, output, front_out, plot, force=force)
     thresholds = _thresholds(threshold or [])
+    measure = measuring(no_measure, frontend, options)
     source = peakmem.load(model, frontend=frontend, **options)
     with screen.progress() as progress:
         found = recompute(
@@ -121,7 +122,7 @@ def execute(
             cap=cap,
             thresholds=thresholds,
             time_limit=limit(time_limit),
-            measure=not measure,
+            measure=measure,
             progress=progress,
         )
     failures = found.verification.failures if found.verification is not None else ()
@@ -140,14 +141,15 @@ def execute(
     screen.document(result_document(found, output=written) if as_result else document)
     screen.answer(answer(found))
     if screen.talks:
-        screen.lines(details(found))
+        screen.lines(details(found, refused=output is not None))
         screen.table("extra MACs against live peak:", COLUMNS, rows(found))
         if found.point is not None and found.point.plan.reruns:
-            lines = describe(found.point.plan)
+            lines = describe(found.point.plan, show=shorten)
             screen.line(f"the chosen plan has {len(lines)} rerun{'s' if len(lines) > 1 else ''}:")
             screen.lines(lines[:LISTED], indent="  ")
             if len(lines) > LISTED:
                 screen.line(f"  and {len(lines) - LISTED} more")
+        screen.lines(found.notes, indent="note: ")
         if plot is not None and not drawn:
             screen.line(f"{plot}: not written, since there is no front")
         for path, there in ((output, written is not None), (front_out, True), (plot, drawn)):
@@ -240,13 +242,17 @@ def answer(found: Recomputation) -> str:
     return f"live_peak {human(peak)} -> {human(after)} {change(peak, after)} for {spent}; predicted"
 
 
-def details(found: Recomputation) -> list[str]:
-    """The lines under the answer."""
+def details(found: Recomputation, *, refused: bool = False) -> list[str]:
+    """The lines under the answer; ``refused``: a verdict will say why nothing was realized."""
     from peakmem.cost import cost_report
     from peakmem.sizes import human
 
+    from peakmem_cli.screen import shorten
+    from peakmem_cli.words import comparison
+
     program = found.source.program
-    lines = [f"floor {human(found.floor.size)}: {found.floor.sentence(program)}"]
+    lines = [] if found.verification is None else comparison(found.verification)
+    lines.append(f"floor {human(found.floor.size)}: {found.floor.sentence(program, show=shorten)}")
     if found.at_floor:
         return lines
     order = found.ordering
@@ -270,7 +276,7 @@ def details(found: Recomputation) -> list[str]:
     if found.front is not None and not found.front.complete:
         why = "interrupted; this is the best so far" if found.interrupted else "some targets were not settled"
         lines.append(f"the front is not complete: {why}")
-    if found.unrealized:
+    if found.unrealized and not refused:
         lines.append(f"not realized: {found.unrealized}")
     elif found.model is not None and found.verification is None:
         lines.append(f"not measured: {found.unmeasured}")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from peakmem_cli.common import Budget, FrontendName, FrontendOptions, Json, Quiet
+from peakmem_cli.common import Budget, FrontendName, FrontendOptions, Json, Quiet, measuring
 
 
 def command(
@@ -33,6 +33,7 @@ def command(
     from peakmem_cli.screen import Screen
 
     screen = Screen(as_json=json, quiet=quiet)
+    measuring(False, frontend, options)
     first = peakmem.load(original, frontend=frontend, **options)
     second = peakmem.load(optimized, frontend=first.frontend, **options)
     with screen.progress() as progress:
@@ -52,7 +53,7 @@ def command(
     screen.lines(words.verified_details(result))
     screen.lines(result.notes, indent="note: ")
     if result.failures:
-        return screen.verdict(Refused(result.failures[0]))
+        return screen.verdict(Refused("; ".join(result.failures)))
     if budget is not None:
         if result.optimized_bytes is None:
             return screen.verdict(Refused(f"the budget cannot be judged: {result.quantity} was not measured"))

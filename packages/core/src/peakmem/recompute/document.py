@@ -35,6 +35,8 @@ their names.
     The live peak of the enlarged program in the order written, and why nothing was written.
 ``runtime``, ``seconds``
     As in ``peakmem.result/1``.
+``notes``
+    Sentences a reader must know: of the artifact given and the one made, of the orderings, of the measurement.
 
 ``peakmem.result/1`` with ``recompute``
 ---------------------------------------
@@ -93,6 +95,7 @@ def front_document(found: Recomputation, *, output: str | None = None) -> dict[s
         "unrealized": found.unrealized,
         "runtime": _runtime(found),
         "seconds": {k: round(v, 4) for k, v in found.seconds.items()},
+        "notes": list(found.notes),
     }
 
 
@@ -134,7 +137,7 @@ def result_document(found: Recomputation, *, output: str | None = None) -> dict[
         "seconds": inner.pop("seconds"),
         "runtime": inner.pop("runtime"),
         "input_rule": found.source.input_rule,
-        "notes": list(check.notes) if check else [],
+        "notes": inner.pop("notes"),
         "recompute": inner,
     }
     if found.model is not None:

@@ -6,6 +6,7 @@ that sets the floor is the reason. This takes milliseconds, so it is asked first
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from peakmem.program import Program
@@ -36,9 +37,9 @@ class Floor:
     buffers: tuple[int, ...]
     workspace: int
 
-    def sentence(self, program: Program) -> str:
-        """Why no schedule needs less, as one sentence for people."""
-        names = [f"{program.buffers[b].name} ({program.buffers[b].size:,})" for b in self.buffers[:4]]
+    def sentence(self, program: Program, *, show: Callable[[str], str] = str) -> str:
+        """Why no schedule needs less, as one sentence for people; ``show`` makes what is printed of a name."""
+        names = [f"{show(program.buffers[b].name)} ({program.buffers[b].size:,})" for b in self.buffers[:4]]
         if len(self.buffers) > 4:
             rest = sum(program.buffers[b].size for b in self.buffers[4:])
             names.append(f"{len(self.buffers) - 4} more ({rest:,})")
@@ -47,7 +48,7 @@ class Floor:
         held = ", ".join(names) or "nothing"
         if self.statement is None:
             return f"what is never freed takes {self.size:,} bytes alone: {held}"
-        name = program.statements[self.statement].name
+        name = show(program.statements[self.statement].name)
         if self.rule == "first":
             return f"no first statement needs less than {name!r}: {self.size:,} bytes with all inputs there: {held}"
         return f"statement {name!r} cannot run in less than {self.size:,} bytes: {held}"

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from peakmem.errors import UsageError
+from peakmem.errors import UsageError, did_you_mean
 from peakmem.program import Program
 
 NEVER = -1
@@ -123,7 +123,8 @@ class Problem:
         for op, size in self.thresholds.items():
             if op not in known:
                 raise UsageError(
-                    f"threshold: the program has no operator {op!r}; it has {', '.join(sorted(known)) or 'none'}"
+                    f"threshold: the program has no operator {op!r} (it has {', '.join(sorted(known)) or 'none'})"
+                    + did_you_mean(op, known)
                 )
             if size < 0:
                 raise UsageError(f"threshold: {size} bytes for {op!r} is negative; give 0 or more")

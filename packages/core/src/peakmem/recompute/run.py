@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from peakmem.errors import PeakmemError, RuntimeFailed, RuntimeMissing, UsageError
 from peakmem.frontend import Model, Progress, Verification
@@ -78,6 +78,14 @@ class Recomputation:
     def macs(self) -> int:
         return self.problems[0].total_macs
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences a reader must know, each once: of both artifacts, of both orderings, of the measurement."""
+        made = self.model.notes if self.model is not None else ()
+        again = self.reordering.notes if self.reordering is not None else ()
+        seen = self.verification.notes if self.verification is not None else ()
+        return tuple(dict.fromkeys((*self.source.notes, *self.ordering.notes, *again, *made, *seen)))
+
     def to_json(self, *, output: str | None = None) -> dict[str, Any]:
         """The document ``peakmem.front/1``; see `peakmem.recompute.document`."""
         return front_document(self, output=output)
@@ -92,7 +100,7 @@ def recompute(
     thresholds: Mapping[str, int] | None = None,
     whole_front: bool = True,
     realize: bool = True,
-    measure: bool = True,
+    measure: bool | Literal["required"] = True,
     time_limit: float | None = 60.0,
     progress: Progress | None = None,
 ) -> Recomputation:
@@ -112,8 +120,10 @@ def recompute(
         Operator -> bytes: its results are candidates only if they are larger.
     whole_front : bool
         Compute the front even where a target is given.
-    realize, measure : bool
-        Rewrite the artifact; run both.
+    realize : bool
+        Rewrite the artifact.
+    measure : bool or "required"
+        Run both artifacts; as in `peakmem.optimize`.
     time_limit : float, optional
         Seconds for ordering and planning together.
 
@@ -123,6 +133,8 @@ def recompute(
         When the target is out of reach; see `peakmem.recompute.reach`.
     UsageError
         On a cap below 1, a share above 100 %, an unknown operator.
+    RuntimeMissing, RuntimeFailed
+        With ``measure="required"`` only.
     """
     from peakmem.api import certify
     from peakmem.schedule import Schedule
@@ -194,7 +206,11 @@ def recompute(
         try:
             result.verification = model.verify(result.model, progress=progress)
         except (RuntimeMissing, RuntimeFailed) as error:
+            if measure == "required":
+                raise
             result.unmeasured = str(error)
+        except KeyboardInterrupt:
+            result.unmeasured = "not measured (interrupted)"
         result.seconds["measure"] = time.monotonic() - since
     return result
 
@@ -230,12 +246,12 @@ def _accepted(ordering: Ordering) -> Any:
     return ordering.certificate
 
 
-def describe(plan: Plan) -> list[str]:
-    """The reruns of a plan, a line each."""
-    statements = plan.problem.program.statements
+def describe(plan: Plan, *, show: Callable[[str], str] = str) -> list[str]:
+    """The reruns of a plan, a line each; ``show`` makes what is printed of a statement's name."""
+    names = [show(statement.name) for statement in plan.problem.program.statements]
     return [
-        f"before {statements[plan.problem.order[gap]].name}: "
-        + " + ".join(statements[v].name for v in plan.problem.units[u].members)
+        f"before {names[plan.problem.order[gap]]}: "
+        + " + ".join(names[v] for v in plan.problem.units[u].members)
         + f" again ({plan.problem.units[u].cost:,} MACs)"
         for gap, u in plan.reruns
     ]
