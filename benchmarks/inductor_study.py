@@ -147,7 +147,7 @@ class Study:
         import torch
         from peakmem.errors import PeakmemError
         from peakmem_inductor.arguments import Watch, copies, differing_storage, first_difference
-        from peakmem_inductor.dispatch import Candidate, graph_name, order_candidate, owned
+        from peakmem_inductor.dispatch import Candidate, Options, graph_name, order_candidate, owned
         from peakmem_inductor.passes import GivenOrder, MethodPass
         from peakmem_inductor.record import measure, record_profile
         from peakmem_inductor.simulation import simulate
@@ -182,7 +182,7 @@ class Study:
         try:
             _, difference, _ = run(wrapper, candidate.namespace, measure, False)
             row["reproducible"] = not difference
-            found = order_candidate(candidate, wrapper, profile, self.time_limit)
+            found = order_candidate(candidate, wrapper, profile, Options(time_limit=self.time_limit))
             graph, program = found.graph, found.graph.program
             row["statements"] = len(program)
             row["certified"] = found.certified
@@ -226,6 +226,7 @@ class Study:
         return result
 
     def generated(self, name: str, chosen: Any, generate: Any, run: Any, order: Any, candidate_type: Any) -> tuple[dict[str, Any], Any]:
+        from peakmem_inductor.dispatch import Options
         from peakmem_inductor.record import measure, record_profile
 
         try:
@@ -236,7 +237,7 @@ class Study:
             found = None
             if order is not None:
                 _, _, profile = run(wrapper, candidate.namespace, record_profile, False)
-                found = order(candidate, wrapper, profile, self.time_limit)
+                found = order(candidate, wrapper, profile, Options(time_limit=self.time_limit))
             estimate = chosen.estimates[0] if chosen.estimates else None
             return {"predicted": estimate, "realized": realized, "identical": not difference}, found
         except Exception as error:

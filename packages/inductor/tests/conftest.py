@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import sys
 from importlib.util import find_spec
 from typing import Any
 
 import pytest
+
+sys.path.insert(0, os.path.dirname(__file__))  # for `texts`
 
 
 @pytest.fixture(scope="session", autouse=True)

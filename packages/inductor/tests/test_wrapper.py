@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from peakmem.errors import InputError
@@ -16,64 +15,7 @@ from peakmem_inductor.signatures import cpp_accesses, triton_accesses
 from peakmem_inductor.simulation import simulate
 from peakmem_inductor.statictext import profile_from_text
 from peakmem_inductor.wrapper import UnknownForm, looks_like_wrapper, parse_wrapper
-
-HEAD = '''# AOT ID: ['0_inference']
-import torch
-from torch._inductor.async_compile import AsyncCompile
-from torch._inductor.select_algorithm import extern_kernels
-empty_strided_cpu = torch._C._dynamo.guards._empty_strided_cpu
-async_compile = AsyncCompile()
-
-k_read = async_compile.cpp_pybinding(['const float*', 'float*'], r"""
-extern "C"  void  kernel(const float* in_ptr0,
-                       float* out_ptr0)
-{ }
-""")
-
-k_inplace = async_compile.cpp_pybinding(['float*', 'const float*'], r"""
-extern "C"  void  kernel(float* in_out_ptr0,
-                       const float* in_ptr0)
-{ }
-""")
-
-k_two = async_compile.cpp_pybinding(['const float*', 'const float*', 'float*'], r"""
-extern "C"  void  kernel(const float* in_ptr0,
-                       const float* in_ptr1,
-                       float* out_ptr0)
-{ }
-""")
-
-async_compile.wait(globals())
-
-class Runner:
-    def __init__(self, partitions):
-        self.partitions = partitions
-
-    def call(self, args):
-'''
-TAIL = '''
-runner = Runner(partitions=[])
-call = runner.call
-
-
-def get_args():
-    from torch._dynamo.testing import rand_strided
-    arg0_1 = rand_strided((4, 4), (4, 1), device='cpu', dtype=torch.float32)
-    saved = rand_strided((4, 4), (4, 1), device='cpu', dtype=torch.float32)
-    return [arg0_1, saved]
-'''
-
-
-def wrapper_of(body: str, inputs: str = "arg0_1, saved") -> str:
-    rows = [f"{inputs} = args", "args.clear()", *body.strip().splitlines()]
-    return HEAD + "\n".join("        " + row for row in rows) + "\n" + TAIL
-
-
-def program_of(body: str, **more: Any) -> Any:
-    wrapper = parse_wrapper(wrapper_of(body))
-    profile = profile_from_text(wrapper)
-    return build_graph(wrapper, profile, **more)
-
+from texts import program_of, wrapper_of
 
 CHAIN = """
 assert_size_stride(arg0_1, (4, 4), (4, 1), 'input')

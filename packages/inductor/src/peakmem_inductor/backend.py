@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from peakmem.errors import UsageError
+from peakmem.recompute.problem import parse_extra_macs
 
 from peakmem_inductor.dispatch import Candidate, Dispatcher, Options, log
 from peakmem_inductor.settings import config_of, parse_candidates
 
 _local = threading.local()
 _installed = threading.Lock()
-OPTIONS = ("candidates", "verify", "time_limit", "dump", "shapes")
+OPTIONS = ("candidates", "verify", "time_limit", "dump", "shapes", "max_extra_macs", "cap")
 
 
 def peakmem(
@@ -37,12 +38,17 @@ def peakmem(
         ``verify``
             Compare bits and bytes on the first call (default True).
         ``time_limit``
-            Seconds for ordering one graph (default 5).
+            Seconds for ordering one graph (default 5), and as many for planning reruns.
         ``dump``
             Folder to write each wrapper and its profile to.
         ``shapes``
             Sets of sizes and thread counts per graph for which an order is kept (default 8); further ones run the
             original program.
+        ``max_extra_macs``
+            Run statements again where that needs less memory, for at most ``"0.5%"`` more multiply-accumulate
+            operations, or a number of them. Default: nothing runs twice.
+        ``cap``
+            The most times any statement runs, with ``max_extra_macs`` (default 2).
         Anything else is an option of ``torch._inductor.config``.
     mode : str, optional
         A mode of Inductor, such as ``"max-autotune-no-cudagraphs"``.
@@ -94,6 +100,17 @@ def split_options(options: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
         if isinstance(ours["shapes"], bool) or not isinstance(ours["shapes"], int) or ours["shapes"] < 0:
             raise UsageError(f"shapes: {ours['shapes']!r} is not a count")
         values["shapes"] = ours["shapes"]
+    if ours.get("max_extra_macs") is not None:
+        budget = ours["max_extra_macs"]
+        if isinstance(budget, bool) or not isinstance(budget, int | str):
+            raise UsageError(f"max_extra_macs: {budget!r} is neither a whole number nor a percentage such as '0.5%'")
+        parse_extra_macs(str(budget), 0)
+        values["max_extra_macs"] = str(budget)
+    if "cap" in ours:
+        cap = ours["cap"]
+        if isinstance(cap, bool) or not isinstance(cap, int) or cap < 1:
+            raise UsageError(f"cap: {cap!r} is not a count of 1 or more; every statement runs at least once")
+        values["cap"] = cap
     return Options(**values), rest
 
 

@@ -209,7 +209,7 @@ class _Builder:
         effects = EXTERN if form.kind == "extern" else self.effects(form.target)
         step = self.new_step(form, form.target)
         step.barrier = not effects.known
-        step.random = effects.random
+        step.random = effects.random and not _draws_nothing(form)
         for key, expression in form.arguments:
             access: Access = effects.accesses.get(key, "r") if effects.known else "rw"
             region = self.region(expression)
@@ -493,6 +493,14 @@ class _Builder:
             program=program,
             data_dependent=self.data_dependent,
         )
+
+
+def _draws_nothing(form: Form) -> bool:
+    """Attention on the CPU draws only for dropout, and here it has none."""
+    if "._scaled_dot_product_flash_attention_for_cpu." not in form.target:
+        return False
+    share = next((e for k, e in form.arguments if k in ("3", "dropout_p")), None)
+    return share is None or (isinstance(share, ast.Constant) and share.value == 0)
 
 
 def _symbols_of(text: str, symbols: set[str]) -> tuple[str, ...]:

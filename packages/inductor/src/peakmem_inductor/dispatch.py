@@ -24,6 +24,7 @@ from peakmem_inductor.effects import operator_effects
 from peakmem_inductor.forms import Wrapper
 from peakmem_inductor.graph import Graph
 from peakmem_inductor.profile import Profile
+from peakmem_inductor.recomputing import Recomputed, recompute_program
 from peakmem_inductor.wrapper import parse_wrapper
 
 log = logging.getLogger("peakmem_inductor")
@@ -40,6 +41,8 @@ class Options:
     time_limit: float = 5.0
     dump: Path | None = None
     shapes: int = 8
+    max_extra_macs: str | None = None
+    cap: int = 2
 
 
 @dataclass
@@ -62,7 +65,7 @@ class Candidate:
 
 @dataclass
 class _Found:
-    """The best order of one candidate."""
+    """The best order of one candidate, or what runs some of its statements twice."""
 
     candidate: Candidate
     wrapper: Wrapper
@@ -73,6 +76,7 @@ class _Found:
     bound: int
     certified: bool
     certificate: Certificate | None
+    recomputed: Recomputed | None = None
 
 
 dump_folder: Path | None = None
@@ -177,7 +181,7 @@ class Dispatcher:
     def _search(
         self, wrapper: Wrapper, profile: Profile, result: Any, backup: list[Any] | None, keep: list[bool], state: Any
     ) -> _Found:
-        first = order_candidate(self.candidates[0], wrapper, profile, self.options.time_limit)
+        first = order_candidate(self.candidates[0], wrapper, profile, self.options)
         best = first
         for candidate in self.candidates[1:]:
             assert backup is not None
@@ -219,7 +223,7 @@ class Dispatcher:
         if difference:
             log.info("candidate %s: %s has other bits", candidate.name, difference)
             return None
-        return order_candidate(candidate, wrapper, own, self.options.time_limit)
+        return order_candidate(candidate, wrapper, own, self.options)
 
     # -- deciding --------------------------------------------------------------------------------------------
 
@@ -240,6 +244,7 @@ class Dispatcher:
         row.data_dependent = found.graph.data_dependent
         row.certificate = found.certificate.to_json() if found.certificate is not None else None
         row.program = found.graph.program
+        row.macs = sum(s.cost for s in found.graph.program.statements)
         if row.before is not None and found.after >= row.before:
             row.state, row.after, row.measured = "kept", row.before, row.before
             row.certified = row.certified and row.before == found.bound
@@ -249,7 +254,11 @@ class Dispatcher:
                 row.reason = "the wrapper as it stands needs less than its statements as modelled"
             self._plans[key] = self.original
             return
-        permuted, _ = found.graph.realize(found.order)
+        again = found.recomputed
+        if again is not None:
+            row.reruns, row.extra_macs = again.reruns, again.extra_macs
+            row.exact, row.certified = again.exact, False
+        permuted, _ = found.graph.realize(found.order, again.expansion if again is not None else None)
         if self.options.verify:
             assert backup is not None
             problem = self._verify(row, permuted, found, result, watch, backup, keep, state)
@@ -259,7 +268,7 @@ class Dispatcher:
                 self._dead = True
                 self._warn(f"{row.name}: {problem}; the original program was restored")
                 return
-        row.state = "permuted"
+        row.state = "permuted" if again is None else "recomputed"
         self._plans[key] = compile_call(permuted, found.candidate.namespace, row.name)
 
     def _verify(
@@ -332,12 +341,15 @@ class Dispatcher:
             warnings.warn(f"peakmem: {text}", RuntimeWarning, stacklevel=2)
 
 
-def order_candidate(candidate: Candidate, wrapper: Wrapper, profile: Profile, time_limit: float) -> _Found:
-    """Order one recorded wrapper with the core; its certificate is checked before it counts."""
+def order_candidate(candidate: Candidate, wrapper: Wrapper, profile: Profile, options: Options) -> _Found:
+    """Order one recorded wrapper with the core, and recompute within the budget, if there is one.
+
+    The certificate is checked before it counts; it speaks of orders without copies.
+    """
     from peakmem.ordering import order_program
 
     graph = build_graph(wrapper, profile)
-    ordering = order_program(graph.program, time_limit=time_limit)
+    ordering = order_program(graph.program, time_limit=options.time_limit)
     entry = graph.program.entry_bytes
     certified = False
     if ordering.certificate is not None:
@@ -345,13 +357,21 @@ def order_candidate(candidate: Candidate, wrapper: Wrapper, profile: Profile, ti
 
         check(graph.program, ordering.certificate.to_json())
         certified = ordering.certificate.lower_bound == ordering.peak
+    order, peak, recomputed = ordering.orders[""], ordering.peak, None
+    if options.max_extra_macs is not None:
+        recomputed = recompute_program(
+            graph.program, order, max_extra_macs=options.max_extra_macs, cap=options.cap, time_limit=options.time_limit
+        )
+        if recomputed is not None:
+            order, peak = recomputed.order, recomputed.peak
     return _Found(
         candidate=candidate,
         wrapper=wrapper,
         profile=profile,
         graph=graph,
-        order=ordering.orders[""],
-        after=ordering.peak - entry,
+        order=order,
+        after=peak - entry,
+        recomputed=recomputed,
         bound=ordering.lower_bound - entry,
         certified=certified,
         certificate=ordering.certificate,

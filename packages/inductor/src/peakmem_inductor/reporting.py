@@ -17,8 +17,9 @@ class GraphReport:
     ----------
     name : str
         ``0_forward``, ``0_backward``, ``0_inference``: Inductor's own name.
-    state : {"permuted", "kept", "left alone", "restored"}
-        ``kept``: no better order exists or was found. ``left alone``: not understood or not measurable. ``restored``:
+    state : {"permuted", "recomputed", "kept", "left alone", "restored"}
+        ``recomputed``: permuted, and some statements run twice. ``kept``: nothing better exists or was found. ``left
+        alone``: not understood or not measurable. ``restored``:
         the verification failed.
     reason : str
         Of the last two.
@@ -32,11 +33,17 @@ class GraphReport:
     measured : int or None
         Measured peak of what runs now, where it was verified.
     bound : int or None
-        No order of the statements of this wrapper has a lower peak.
+        No order of the statements of this wrapper has a lower peak, each run once.
     certified : bool
         The bound is proved by a certificate that the independent checker accepted, and ``after`` reaches it.
     identical : bool or None
         Outputs and mutated arguments had the same bits in the verifying run.
+    macs, extra_macs : int
+        Multiply-accumulate operations of the graph, and of what runs again.
+    reruns : int
+        Statements that run once more.
+    exact : bool or None
+        No plan for the same base order reaches the peak of the plan for less MACs; None where nothing runs again.
     data_dependent : bool
         Sizes depend on data: bytes are those of the first call.
     certificate : dict or None
@@ -59,6 +66,10 @@ class GraphReport:
     bound: int | None = None
     certified: bool = False
     identical: bool | None = None
+    macs: int = 0
+    extra_macs: int = 0
+    reruns: int = 0
+    exact: bool | None = None
     data_dependent: bool = False
     seconds: float = 0.0
     path: str = ""
@@ -81,6 +92,10 @@ class Report(list[GraphReport]):
         for g in self:
             proof = "certified optimal" if g.certified else "best found" if g.bound is not None else ""
             state = g.state + (f": {g.reason}" if g.reason else "")
+            if g.state == "recomputed":
+                proof = "exact plan" if g.exact else "best found"
+                share = f"{100 * g.extra_macs / g.macs:.3f} % more MACs" if g.macs else f"{g.extra_macs:,} more MACs"
+                state += f": {g.reruns} statement{'s' if g.reruns > 1 else ''} once more, {share}"
             rows.append((g.name, str(g.statements), _n(g.before), _n(g.after), _n(g.bound), proof, state))
         widths = [max(len(r[i]) for r in rows) for i in range(len(head) - 1)]
         return "\n".join(
