@@ -113,7 +113,7 @@ def test_bad_settings_are_one_sentence(peakmem: Call, stages: Path, arguments: l
 
 def test_operators_that_never_run_twice_are_listed(peakmem: Call, stages: Path) -> None:
     done = peakmem("recompute", stages)
-    assert "never run twice (random, stateful or control flow): Other x8" in done.out
+    assert "never run twice (random, stateful, control flow, overwriting an input, or of unknown price): Other x8" in done.out
 
 
 def test_nothing_is_written_where_nothing_is_gained(peakmem: Call, stages: Path, tmp_path: Path) -> None:

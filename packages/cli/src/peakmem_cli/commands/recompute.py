@@ -223,7 +223,7 @@ def answer(found: Recomputation) -> str:
             within = "" if budget is None else f" within {share(budget, found.macs)} more MACs"
             known = f"no plan of the base orders tried lowers it{within}" if ruled_out else "no plan found that lowers it"
             return f"live_peak {human(peak)}: {known}"
-        plans = len(found.front.points) - 1 if found.front else 0
+        plans = sum(1 for p in found.front.points if p.plan.reruns) if found.front else 0
         return (
             f"live_peak {human(peak)} -> down to {human(last.peak)} {change(peak, last.peak)} "
             f"for up to {share(last.extra_macs, found.macs)} more MACs, {plans} plan{'s' if plans != 1 else ''}"
@@ -269,7 +269,8 @@ def details(found: Recomputation, *, refused: bool = False) -> list[str]:
         lines.append(f"MACs count {found.macs:,}; counted as 0: {listed}{', ...' if len(uncounted) > 12 else ''}")
     never = found.problems[0].excluded
     if never:
-        lines.append("never run twice (random, stateful or control flow): " + ", ".join(f"{op} x{n}" for op, n in never.items()))
+        names = ", ".join(f"{op} x{n}" for op, n in never.items())
+        lines.append(f"never run twice (random, stateful, control flow, overwriting an input, or of unknown price): {names}")
     tried = len(found.problems)
     lines.append(f"{tried} base order{'s' if tried > 1 else ''} tried" + ("" if found.free else "; another one may be cheaper"))
     lines.extend(free(found))

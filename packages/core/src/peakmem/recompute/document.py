@@ -9,7 +9,7 @@ their names.
     ``output`` is the file written, or null.
 ``statements``, ``macs``, ``uncounted``, ``never_twice``
     The program: its statements, their MACs in sum, operators whose MACs count as 0, and operators that never run twice
-    (random, stateful, control flow), with how many there are.
+    (random, stateful, control flow, overwriting an input, of unknown price), with how many there are.
 ``cap``, ``max_extra_macs``
     The most times any statement runs; the budget or null.
 ``live_peak_before``, ``live_peak_ordered``
