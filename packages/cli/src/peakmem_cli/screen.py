@@ -9,6 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from peakmem.words import LONGEST_NAME as LONGEST_NAME
+from peakmem.words import clean, clip
+from peakmem.words import shorten as shorten
+
 if TYPE_CHECKING:
     from peakmem.errors import PeakmemError
     from peakmem.frontend import Progress
@@ -16,9 +20,6 @@ if TYPE_CHECKING:
 
 WIDTH_OF_FILES = 120
 """Columns of a table that is not shown on a terminal."""
-
-LONGEST_NAME = 48
-"""Characters of a name in a table or sentence for people; JSON has it whole."""
 
 LONGEST_SENTENCE = 1000
 """Characters of an error; a hostile file may have put anything into it."""
@@ -125,26 +126,6 @@ def print_error(sentence: str) -> str:
     sys.stdout.flush()
     print(f"peakmem: {sentence}", file=sys.stderr)
     return sentence
-
-
-def clean(text: str) -> str:
-    """Text from a file without what could steer a terminal: control characters become escapes."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-
-
-def clip(text: str, width: int) -> str:
-    """At most ``width`` characters, the first ones."""
-    return text if len(text) <= width else text[: width - 3] + "..."
-
-
-def shorten(name: str, width: int = LONGEST_NAME) -> str:
-    """At most ``width`` characters of a name, from both ends: exporters tell layers apart by the last ones."""
-    if len(name) <= width:
-        return name
-    end = (width - 3) // 2
-    return name[: width - 3 - end] + "..." + name[len(name) - end :]
 
 
 def _console() -> Console:

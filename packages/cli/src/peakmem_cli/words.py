@@ -1,17 +1,17 @@
-"""The sentences of the answer. Every word about proof is chosen here.
-
-``certified optimal``: a certificate that our checker accepted, and the realized quantity reaches its bound.
-``best found``: no proof that it is the least.
-"""
+"""The sentences of the commands; those about proof and measurement are `peakmem.words`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from peakmem.result import bounded, realized_offset
 from peakmem.sizes import exact, human
-
-from peakmem_cli.screen import shorten
+from peakmem.words import answer as answer
+from peakmem.words import change as change
+from peakmem.words import comparison as comparison
+from peakmem.words import details as details
+from peakmem.words import percent as percent
+from peakmem.words import proof as proof
+from peakmem.words import shorten, size_or_unknown
 
 if TYPE_CHECKING:
     from peakmem.frontend import Verification
@@ -22,56 +22,6 @@ if TYPE_CHECKING:
 
 LISTED = 10
 """Rows of a list of moved statements or live buffers before it is cut short."""
-
-
-def change(before: int, after: int) -> str:
-    """``(-43.3 %)``, or ``(unchanged)``."""
-    if before == after:
-        return "(unchanged)"
-    if before == 0:
-        return f"({after:+,} B)"
-    return f"({percent(after - before, before, sign='+')})"
-
-
-def percent(part: int, whole: int, *, sign: str = "") -> str:
-    """``43.3 %``; never 0.0 for what is not zero."""
-    value = 100 * part / whole if whole else 0.0
-    digits = 1
-    while part and abs(value) < 0.5 * 10**-digits and digits < 12:
-        digits += 1
-    return f"{value:{sign}.{digits}f} %"
-
-
-def proof(reached: int, bound: int, *, certified: bool) -> str:
-    """``certified optimal``, or what is known instead."""
-    if certified and reached == bound:
-        return "certified optimal"
-    kind = "certified lower bound" if certified else "lower bound"
-    return f"best found, {kind} {human(bound)}, gap {percent(reached - bound, reached)}"
-
-
-def answer(result: Result) -> str:
-    """The first line of ``optimize``: realized quantity before and after, proof, measured or predicted."""
-    check = result.verification
-    if check is not None and check.baseline_bytes is not None and check.optimized_bytes is not None:
-        before, after = check.baseline_bytes, check.optimized_bytes
-        source = f"measured on {check.runtime} {check.version}".rstrip()
-    else:
-        before, after = result.source.predicted_bytes, result.model.predicted_bytes
-        source = "predicted"
-    if check is not None and check.bitwise_identical:
-        source += ", outputs bitwise identical"
-    known = _known(result, after)
-    return f"{result.source.quantity} {human(before)} -> {human(after)} {change(before, after)}, {known}; {source}"
-
-
-def _known(result: Result, reached: int) -> str:
-    proved = result.certificate is not None
-    if not bounded(result.source):
-        return "best found, no bound known"
-    if result.realized_bound > reached:  # the quantity leaves out bytes of the live peak and does not say which
-        return f"order {proof(result.live_peak_after, result.lower_bound, certified=proved)}"
-    return proof(reached, result.realized_bound, certified=proved)
 
 
 def certified(ordering: Ordering) -> str:
@@ -137,51 +87,11 @@ def moved(program: Program, order: tuple[int, ...], where: str = "") -> list[str
     return lines
 
 
-def details(result: Result) -> list[str]:
-    """The lines under the answer of ``optimize``."""
-    check = result.verification
-    lines = []
-    left_out = realized_offset(result.source)
-    if left_out:
-        lines.append(f"{result.source.quantity} leaves out {human(left_out)} of the live_peak")
-    live = (result.live_peak_before, result.live_peak_after)
-    if live != (result.source.predicted_bytes + left_out, result.model.predicted_bytes + left_out):
-        known = ", " + proof(result.live_peak_after, result.lower_bound, certified=result.certificate is not None)
-        known = known if bounded(result.source) else ""  # the proof speaks of orders that the runtime may not run
-        lines.append(f"live_peak {human(live[0])} -> {human(live[1])} {change(*live)}{known}")
-    if check is None:
-        lines.append(f"not measured: {result.unmeasured}")
-    else:
-        lines += comparison(check)
-    lines.append(f"inputs: {result.source.input_rule}")
-    if result.ordering.interrupted:
-        lines.append("the search was interrupted; this is the best so far")
-    return lines
-
-
-def comparison(check: Verification) -> list[str]:
-    """What was compared and how that ended, for commands that rewrite an artifact."""
-    lines = []
-    if check.measured and not check.exact:
-        lines.append(
-            f"measured and predicted differ: predicted {_size(check.baseline_predicted)} -> "
-            f"{_size(check.predicted_bytes)}, measured {_size(check.baseline_bytes)} -> {_size(check.optimized_bytes)}"
-        )
-    if check.compared:
-        same = {True: "bitwise identical", False: "NOT identical", None: "not compared"}[check.bitwise_identical]
-        lines.append(f"{check.compared}: {same}")
-    return lines
-
-
 def program_of(result: Result, where: str) -> Program:
     """The program that the order of body ``where`` permutes."""
     expansion = result.schedule.expansion
     program = expansion.program if expansion is not None else result.source.program
     return dict(program.bodies())[where] if where else program
-
-
-def _size(size: int | None) -> str:
-    return "unknown" if size is None else human(size)
 
 
 def verified(check: Verification) -> str:
@@ -203,6 +113,6 @@ def verified_details(check: Verification) -> list[str]:
     if check.measured:
         agree = "equals" if check.exact else "DIFFERS FROM"
         lines.append(
-            f"measured {agree} predicted ({_size(check.baseline_predicted)} -> {_size(check.predicted_bytes)})"
+            f"measured {agree} predicted ({size_or_unknown(check.baseline_predicted)} -> {size_or_unknown(check.predicted_bytes)})"
         )
     return lines

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from peakmem.words import recomputed, share
 
 from peakmem_cli.common import (
     Force,
@@ -139,7 +140,7 @@ def execute(
         title = f"{model.name}: {len(found.problems)} base orders, cap {cap}"
         write_atomically(plot, front_svg(points, floor=found.floor.size, title=title), source=model, force=force)
     screen.document(result_document(found, output=written) if as_result else document)
-    screen.answer(answer(found))
+    screen.answer(recomputed(found))
     if screen.talks:
         screen.lines(details(found, refused=output is not None))
         screen.table("extra MACs against live peak:", COLUMNS, rows(found))
@@ -198,48 +199,6 @@ def rows(found: Recomputation) -> list[tuple[str, ...]]:
         )
         for p in found.front.points[:LISTED]
     ]
-
-
-def share(macs: int, whole: int) -> str:
-    """``0.438 %``."""
-    return f"{100 * macs / whole:.3f} %" if whole else f"{macs:,} MACs"
-
-
-def answer(found: Recomputation) -> str:
-    """The first line."""
-    from peakmem.sizes import human
-
-    from peakmem_cli.words import change
-
-    peak = found.ordering.peak
-    if found.at_floor:
-        return f"live_peak {human(peak)} is at the floor: recomputation cannot help"
-    point = found.point
-    if point is None or not point.plan.reruns:
-        last = found.front.points[-1] if found.front is not None else None
-        if last is None or not last.plan.reruns:
-            ruled_out = found.front is not None and found.front.complete
-            budget = found.problems[0].max_extra_macs
-            within = "" if budget is None else f" within {share(budget, found.macs)} more MACs"
-            known = f"no plan of the base orders tried lowers it{within}" if ruled_out else "no plan found that lowers it"
-            return f"live_peak {human(peak)}: {known}"
-        plans = sum(1 for p in found.front.points if p.plan.reruns) if found.front else 0
-        return (
-            f"live_peak {human(peak)} -> down to {human(last.peak)} {change(peak, last.peak)} "
-            f"for up to {share(last.extra_macs, found.macs)} more MACs, {plans} plan{'s' if plans != 1 else ''}"
-        )
-    after = point.peak if found.reordering is None else found.reordering.peak
-    known = "exact for its base order" if point.exact else f"best found, at least {point.lower_bound:,} MACs needed"
-    check = found.verification
-    spent = f"{share(point.extra_macs, found.macs)} more MACs ({point.extra_macs:,}), {known}"
-    if check is not None and check.baseline_bytes is not None and check.optimized_bytes is not None:
-        same = ", outputs bitwise identical" if check.bitwise_identical else ""
-        before, reached = check.baseline_bytes, check.optimized_bytes
-        return (
-            f"{check.quantity} {human(before)} -> {human(reached)} {change(before, reached)} for {spent}; "
-            f"measured on {check.runtime} {check.version}{same}"
-        )
-    return f"live_peak {human(peak)} -> {human(after)} {change(peak, after)} for {spent}; predicted"
 
 
 def details(found: Recomputation, *, refused: bool = False) -> list[str]:
