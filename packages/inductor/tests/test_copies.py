@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from peakmem_inductor.building import build_graph
 from peakmem_inductor.costs import macs
 from peakmem_inductor.effects import Effects
 from peakmem_inductor.emitting import emit, rename
+from peakmem_inductor.profile import Layout
 from peakmem_inductor.simulation import simulate
 from peakmem_inductor.statictext import profile_from_text
 from peakmem_inductor.wrapper import parse_wrapper
@@ -160,9 +162,39 @@ return (buf1, )
     assert [s.pure for s in graph.program.statements] == [False, True], "it binds a number"
 
 
-def test_a_statement_that_may_not_run_twice_is_refused() -> None:
-    from dataclasses import replace
+def test_a_copy_waits_for_the_number_it_needs() -> None:
+    """``u0`` ties the copy to the statement that binds it, although both only read the same argument."""
+    wrapper = parse_wrapper(
+        wrapper_of(
+            """
+buf0 = torch.ops.aten.nonzero.default(arg0_1)
+u0 = buf0.size(0)
+del buf0
+buf1 = empty_strided_cpu((u0, 4), (4, 1), torch.float32)
+k_read(arg0_1, buf1)
+buf2 = empty_strided_cpu((4, 4), (4, 1), torch.float32)
+k_read(buf1, buf2)
+buf3 = empty_strided_cpu((4, 4), (4, 1), torch.float32)
+k_two(buf2, buf1, buf3)
+return (buf3, )
+"""
+        )
+    )
+    profile = profile_from_text(wrapper)
+    sizes = {
+        "buf0": Layout(64, (4, 2), (1, 4), 0, "torch.int64", "buf0"),
+        "buf1": Layout(64, (4, 4), (4, 1), 0, "torch.float32", "buf1"),
+    }
+    profile = replace(profile, names={**profile.names, **sizes}, symbols={"u0": 4})
+    graph = build_graph(wrapper, profile, effects=lambda _: Effects({}))
+    expansion = rerun(graph, 3, graph.program.statements[1].name)
+    (copy,) = (v for v, s in enumerate(expansion.program.statements) if s.name.endswith("#2"))
+    assert 0 in expansion.program.predecessors[copy]
+    with pytest.raises(PeakmemError, match="depends"):
+        emit(graph, (copy, *(v for v in range(len(expansion.program)) if v != copy)), expansion)
 
+
+def test_a_statement_that_may_not_run_twice_is_refused() -> None:
     graph = program_of(LATE)
     expansion = rerun(graph, 4, graph.program.statements[1].name)
     statements = list(graph.program.statements)

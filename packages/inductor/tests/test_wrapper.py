@@ -303,3 +303,36 @@ def test_importing_the_frontend_is_light() -> None:
     code = "import sys, peakmem_inductor.frontend as f, peakmem_inductor; f.frontend.runtimes(); print([m for m in ('torch', 'numpy', 'ortools') if m in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_an_alias_outlives_the_first_name_of_its_storage() -> None:
+    """What an operator returns is recorded by the first name of its storage, which may be gone by then."""
+    from dataclasses import replace
+
+    from peakmem_inductor.effects import Effects
+
+    wrapper = parse_wrapper(
+        wrapper_of(
+            """
+buf0 = torch.ops.aten.mul.Tensor(arg0_1, saved)
+buf1 = buf0
+del buf0
+buf2 = torch.ops.aten.view_as_real.default(buf1)
+del buf1
+buf3 = empty_strided_cpu((4, 4), (4, 1), torch.float32)
+k_read(buf2, buf3)
+del buf2
+buf4 = empty_strided_cpu((4, 4), (4, 1), torch.float32)
+k_read(buf3, buf4)
+return (buf4, )
+"""
+        )
+    )
+    profile = profile_from_text(wrapper)
+    layout = Layout(64, (4, 4), (4, 1), 0, "torch.float32", "buf0")
+    profile = replace(profile, names={**profile.names, **dict.fromkeys(("buf0", "buf1", "buf2"), layout)})
+    assert simulate(wrapper, profile) == 128
+    known = {"torch.ops.aten.mul.Tensor": Effects({}), "torch.ops.aten.view_as_real.default": Effects({}, aliases=("0",))}
+    graph = build_graph(wrapper, profile, effects=known.__getitem__)
+    assert len({graph.buffer_of[n] for n in ("buf0", "buf1", "buf2")}) == 1
+    assert graph.predicted() == 128

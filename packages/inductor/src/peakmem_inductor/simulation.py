@@ -15,12 +15,13 @@ def simulate(wrapper: Wrapper, profile: Profile) -> int:
     prediction for any wrapper, the original and the permuted one alike.
     """
     where: dict[str, str] = {}
+    home: dict[str, str] = {}  # like `where`, of names that are gone too: an alias is recorded by its storage's first name
     size: dict[str, int] = {}
     freed = set(profile.freed)
     for name in wrapper.inputs:
         layout = profile.names.get(name)
         if layout is not None:
-            where[name] = layout.storage
+            where[name] = home[name] = layout.storage
             size[layout.storage] = layout.bytes if layout.storage in freed else 0
     elements: dict[str, list[str]] = {}
     for form in wrapper.forms:
@@ -45,7 +46,7 @@ def simulate(wrapper: Wrapper, profile: Profile) -> int:
                 made_layout = profile.names.get(name)
                 if made_layout is None:
                     continue
-                where[name] = where.get(made_layout.storage, name) if made_layout.storage != name else name
+                where[name] = home[name] = home.get(made_layout.storage, name) if made_layout.storage != name else name
                 if made_layout.storage == name:
                     size[name] = made_layout.bytes
                     now += made_layout.bytes
@@ -55,7 +56,8 @@ def simulate(wrapper: Wrapper, profile: Profile) -> int:
                 container = form.defines[0]
                 where[container], size[container] = container, residue
                 now += residue
-        elif form.kind == "delete":
+        home.update((name, where[name]) for name in form.defines if name in where)
+        if form.kind == "delete":
             for name in form.deletes:
                 storage = where.pop(name, None)
                 if storage is not None and storage not in where.values():

@@ -24,8 +24,9 @@ def expand(plan: Plan) -> Expansion:
     Dependences
     -----------
     A base statement keeps all its dependences, since others may be implied through them, and also waits for what made
-    the copies that it reads. A copy depends on what made its sources. A statement that overwrites a source of a copy
-    depends on that copy.
+    the copies that it reads. A copy depends on what made its sources, and on whatever its original depends on for a
+    reason that buffers do not tell (a number, an effect). A statement that overwrites a source of a copy depends on that
+    copy.
     """
     problem = plan.problem
     program = problem.program
@@ -59,6 +60,13 @@ def expand(plan: Plan) -> Expansion:
                 makers.setdefault(rename.get(b, current[b]), {})[v] = new
         return new
 
+    def explained(p: int, v: int) -> bool:
+        """Whether ``v`` waits for ``p`` only because one of them writes what the other touches."""
+        a, b = program.statements[p], program.statements[v]
+        return a.pure and not (
+            set(a.writes).isdisjoint(program.touched[v]) and set(b.writes).isdisjoint(program.touched[p])
+        )
+
     def again(v: int) -> str:
         runs[v] += 1
         return _fresh(f"{program.statements[v].name}#{runs[v]}", taken_statements)
@@ -75,10 +83,8 @@ def expand(plan: Plan) -> Expansion:
                     buffer_of.append(b)
             shared = set(program.touched[v])
             needs = {c for w, c in here.items() if not shared.isdisjoint(program.touched[w])}
-            # A dependence that is not about buffers stands for something the adapter knows.
-            needs.update(
-                here.get(p, base[p]) for p in program.predecessors[v] if shared.isdisjoint(program.touched[p])
-            )
+            # A dependence that buffers do not explain stands for something the adapter knows.
+            needs.update(here.get(p, base[p]) for p in program.predecessors[v] if not explained(p, v))
             for b in program.touched[v]:
                 if b not in fresh:
                     needs.update(
