@@ -214,7 +214,7 @@ def test_interrupting_the_plan_or_the_measurement_keeps_the_result(
     done = peakmem("optimize", program, "-o", out)
     assert done.code == 0
     assert "certified optimal; predicted" in done.out.splitlines()[0]
-    assert "not measured (interrupted)" in done.out
+    assert "not measured: not run (interrupted)" in done.out
     assert out.is_file()
     assert deadlines[1] is not None
     assert deadlines[1] < deadlines[0]  # the second plan had to be made at once
@@ -259,6 +259,8 @@ def test_internal_errors_are_a_sentence(
         (["optimize", "PROGRAM", "-o", "FOLDER"], "is a folder"),
         (["optimize", "PROGRAM", "-o", "FOLDER/no/such/out.json"], "does not exist"),
         (["optimize", "PROGRAM", "-o", "EXISTING"], "give --force"),
+        (["optimize", "PROGRAM", "-o", "-"], "standard output is for the answer"),
+        (["certify", "PROGRAM", "--program-out", "-", "--force"], "standard output is for the answer"),
         (["certify", "PROGRAM", "-o", "EXISTING"], "give --force"),
         (["certify", "PROGRAM", "--program-out", "PROGRAM", "--force"], "is the input file"),
         (["optimize", "PROGRAM", "-o", "FOLDER/a", "--certificate-out", "FOLDER/a"], "is named for two outputs"),

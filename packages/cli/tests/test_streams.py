@@ -77,3 +77,37 @@ def test_a_terminated_command_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not list(folder.iterdir())
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
+
+
+HITS = """
+import signal, sys
+from peakmem_cli.streams import prepare
+class Hit(BaseException): pass
+armed, hits = False, 0
+def hit(number, frame):
+    global armed, hits
+    if armed:
+        armed, hits = False, hits + 1
+        raise Hit
+signal.signal(signal.SIGALRM, hit)
+prepare()
+signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
+for n in range(20000):
+    try:
+        armed = True
+        print(f"{n}\\n", end="", flush=True)  # one write, so that no two numbers run together
+        armed = False
+    except Hit:
+        pass
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(hits, file=sys.stderr)
+"""
+
+
+@POSIX
+def test_a_signal_after_a_write_does_not_write_it_again() -> None:
+    """Its handler may raise when the bytes are gone already; then they must not stay in the buffer."""
+    done = subprocess.run([sys.executable, "-c", HITS], capture_output=True, text=True, timeout=120, check=True)
+    assert int(done.stderr) > 10
+    numbers = [int(line) for line in done.stdout.splitlines()]
+    assert len(set(numbers)) == len(numbers)

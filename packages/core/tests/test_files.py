@@ -29,14 +29,19 @@ def test_what_is_no_file_is_never_replaced(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "pipe"]
 
 
-def test_a_link_that_leads_nowhere_is_not_replaced_unasked(tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["nowhere", "file", "folder"])
+@pytest.mark.parametrize("force", [False, True])
+def test_a_link_is_never_replaced(tmp_path: Path, target: str, force: bool) -> None:
+    """/dev/stdout is one; where a shell redirects to a file, it leads to that file."""
+    (tmp_path / "file").write_bytes(b"precious")
+    (tmp_path / "folder").mkdir()
     link = tmp_path / "link"
-    link.symlink_to(tmp_path / "nowhere")
-    with pytest.raises(UsageError, match="exists already"):
-        write_atomically(link, b"data")
+    link.symlink_to(tmp_path / target)
+    with pytest.raises(UsageError, match="is a link" if target != "folder" else "is a folder"):
+        write_atomically(link, b"data", force=force)
     assert link.is_symlink()
-    write_atomically(link, b"data", force=True)
-    assert link.read_bytes() == b"data"
+    assert (tmp_path / "file").read_bytes() == b"precious"
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "a\0b", "file/below"])

@@ -98,6 +98,26 @@ def test_ctrl_c_keeps_the_points_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {(p.peak, p.extra_macs) for p in whole.points[:3]} <= {(p.peak, p.extra_macs) for p in part.points}
 
 
+def test_ctrl_c_in_a_search_without_a_plan_ends_the_front(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no sign that this base order has no plan, after which the next one would be tried."""
+    import sys
+
+    pareto = sys.modules["peakmem.recompute.pareto"]
+    program = ladder(3, 4)
+    problems = [Problem(program, random_order(seed, program)) for seed in range(3)]
+    original, calls = pareto.solve, []
+
+    def interrupted(problem: Problem, target: int, **options: object) -> object:
+        calls.append(problem)
+        return replace(original(problem, target, **options), plan=None, status="gap", interrupted=True)
+
+    monkeypatch.setattr(pareto, "solve", interrupted)
+    found = front(problems, time_limit=60)
+    assert found.interrupted
+    assert not found.complete
+    assert calls == problems[:1]
+
+
 def test_the_least_peak_is_where_the_front_ends() -> None:
     for seed in range(40):
         program = random_program(seed, 6)

@@ -1,5 +1,5 @@
 """``python -m peakmem_cli``."""
 
-from peakmem_cli.main import run
+from peakmem_cli.start import run
 
 run()

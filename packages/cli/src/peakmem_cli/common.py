@@ -83,6 +83,8 @@ def check_outputs(source: Path, *outputs: Path | None, force: bool) -> None:
 
     given = [path for path in outputs if path is not None]
     for path in given:
+        if str(path) == "-":
+            raise UsageError("-: standard output is for the answer; name a file")
         check_output(path, source=source, force=force)
     if len({path.resolve() for path in given}) < len(given):
         raise UsageError(f"{given[0]}: is named for two outputs; name two files")

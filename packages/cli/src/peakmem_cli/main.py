@@ -20,23 +20,29 @@ COMMANDS = ("inspect", "optimize", "certify", "check", "verify", "recompute", "f
 """In the order of the help; each is a module of `peakmem_cli.commands` that offers ``command``."""
 
 INTERRUPTED = 130
-TERMINATED = 143
 ERROR_SCHEMA = "peakmem.error/1"
 
 
 class _Terminated(BaseException):
-    """SIGTERM: unlike Ctrl-C it asks for no result, but temporary files and child processes must still go."""
+    """SIGTERM or SIGHUP: unlike Ctrl-C it asks for no result, but temporary files and child processes must still go."""
 
 
 def _terminate(number: int, frame: object) -> None:
     signal.signal(number, signal.SIG_DFL)  # a second one ends the process at once
-    raise _Terminated
+    raise _Terminated(number)
+
+
+def _heed(name: str) -> None:
+    number = getattr(signal, name, None)  # SIGHUP is POSIX
+    if number is not None and signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores it
+        signal.signal(number, _terminate)
 
 
 def run() -> None:
     """Run the command line of this process and exit with its code."""
     prepare()
-    signal.signal(signal.SIGTERM, _terminate)
+    _heed("SIGTERM")
+    _heed("SIGHUP")
     code = main(sys.argv[1:])
     try:
         sys.stdout.flush()
@@ -51,26 +57,36 @@ def main(arguments: Sequence[str]) -> int:
     Returns
     -------
     int
-        0 fine; 1 the answer is no; 2 bad usage or bad input; 3 not proved; 130 interrupted; 143 terminated.
+        0 fine; 1 the answer is no; 2 bad usage or bad input; 3 not proved; 130 interrupted; 143 terminated (129 by a
+        terminal that was closed).
     """
     as_json = "--json" in arguments
+    before = signal.getsignal(signal.SIGINT)
     try:
         return _run(list(arguments))
     except PeakmemError as error:
         return _fail(str(error), error.exit_code, as_json)
     except KeyboardInterrupt:
         return _fail("interrupted before there was a result", INTERRUPTED, as_json)
-    except _Terminated:
-        return _fail("terminated", TERMINATED, as_json)
+    except _Terminated as error:
+        return _fail("terminated", 128 + error.args[0], as_json)
     except RecursionError:
         return _fail("the input is nested too deeply", 2, as_json)
     except MemoryError:
         return _fail("not enough memory for this input", 2, as_json)
+    except OSError as error:  # of the system, or it would have been met where it arose
+        if os.environ.get("PEAKMEM_DEBUG"):
+            raise
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return _fail(f"{where}{error.strerror or error}", 2, as_json)
     except Exception as error:
         if os.environ.get("PEAKMEM_DEBUG"):
             raise
         what = f"internal error: {type(error).__name__}: {error}"
         return _fail(f"{what}; please report this (PEAKMEM_DEBUG=1 shows where)", 2, as_json)
+    finally:
+        if signal.getsignal(signal.SIGINT) is not before:
+            signal.signal(signal.SIGINT, before)
 
 
 def _run(arguments: list[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,6 +45,16 @@ class Screen:
     def talks(self) -> bool:
         """Whether lines and tables are shown."""
         return not (self.as_json or self.quiet)
+
+    @staticmethod
+    def result_is_there() -> None:
+        """Call it before a result is written and shown: the first Ctrl-C is now too late to lose it, and is ignored."""
+
+        def too_late(number: int, frame: object) -> None:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and so this is the main thread
+            signal.signal(signal.SIGINT, too_late)
 
     def answer(self, line: str) -> None:
         """The first line."""

@@ -15,19 +15,32 @@ from typing import TextIO
 from peakmem.errors import UsageError
 
 
-class _Sink(io.FileIO):
-    """A stream's file that, once it cannot be written, swallows the rest; says so unless its reader just left."""
+class _Text(io.TextIOWrapper):
+    """A stream that, once it cannot be written, swallows the rest; says so unless its reader just left.
 
-    def write(self, data: object, /) -> int:
+    The file below is none of ours on purpose: a signal that raises inside a ``write`` in Python, after its bytes are
+    gone, would make the buffer write them again.
+    """
+
+    def write(self, text: str, /) -> int:
         try:
-            return super().write(data) or 0  # type: ignore[arg-type]
+            return super().write(text)
         except OSError as error:
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, self.fileno())
-            os.close(null)
-            if not isinstance(error, BrokenPipeError):
-                raise UsageError(f"the output cannot be written ({error.strerror})") from None
-            return memoryview(data).nbytes  # type: ignore[arg-type]
+            self._swallow(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError as error:
+            self._swallow(error)
+
+    def _swallow(self, error: OSError) -> None:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self.fileno())
+        os.close(null)
+        if not isinstance(error, BrokenPipeError):
+            raise UsageError(f"the output cannot be written ({error.strerror})") from None
 
 
 def prepare() -> None:
@@ -45,6 +58,6 @@ def _text(number: int, old: TextIO | None) -> io.TextIOWrapper:
     encoding = getattr(old, "encoding", None) or "utf-8"
     if old is not None:
         old.flush()
-    sink = _Sink(number, "w", closefd=False)
-    lines = number == 2 or sink.isatty()
-    return io.TextIOWrapper(io.BufferedWriter(sink), encoding, "backslashreplace", line_buffering=lines)
+    file = io.FileIO(number, "w", closefd=False)
+    lines = number == 2 or file.isatty()
+    return _Text(io.BufferedWriter(file), encoding, "backslashreplace", line_buffering=lines)

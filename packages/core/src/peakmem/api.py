@@ -85,7 +85,10 @@ def optimize(
         schedule = model.schedule(ordering, deadline=time.monotonic())
     seconds["plan"] = time.monotonic() - begin
     begin = time.monotonic()
-    rewritten = model.apply(schedule)
+    try:
+        rewritten = model.apply(schedule)
+    except KeyboardInterrupt:  # nothing is searched here: the result is worth the moment it takes
+        rewritten = model.apply(schedule)
     seconds["apply"] = time.monotonic() - begin
     program = schedule.expansion.program if schedule.expansion is not None else model.program
     verification: Verification | None = None
@@ -99,7 +102,7 @@ def optimize(
                 raise
             unmeasured = str(error)
         except KeyboardInterrupt:
-            unmeasured = "not measured (interrupted)"
+            unmeasured = "not run (interrupted)"
         seconds["measure"] = time.monotonic() - begin
     return Result(
         source=model,
@@ -144,11 +147,16 @@ def _checked(model: Model, ordering: Ordering, say: Progress) -> Ordering:
         check(model.program, document)
     except Refused as error:
         note = f"peakmem's own checker refused the certificate of the order search ({error}); please report this"
-        # Without its proof the bound is worth nothing; what the largest single statement needs is plain to see.
-        return replace(
-            ordering, certificate=None, lower_bound=_largest_statement(model.program), notes=(*ordering.notes, note)
-        )
+        return _unproved(model, ordering, note)
+    except KeyboardInterrupt:
+        return _unproved(model, ordering, "the certificate is left out, since checking it was interrupted")
     return replace(ordering, certificate=Certificate(document))
+
+
+def _unproved(model: Model, ordering: Ordering, note: str) -> Ordering:
+    """The order without its proof, and so without the bound; what the largest single statement needs is plain to see."""
+    bound = _largest_statement(model.program)
+    return replace(ordering, certificate=None, lower_bound=bound, notes=(*ordering.notes, note))
 
 
 def _largest_statement(program: Program) -> int:

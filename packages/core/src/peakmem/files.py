@@ -15,8 +15,8 @@ def check_output(path: str | Path, *, source: Path | None = None, force: bool = 
     Raises
     ------
     UsageError
-        When ``path`` is the input, is a folder, a device or anything else but a file, exists and ``force`` is not
-        set, or its folder is missing or not writable.
+        When ``path`` is the input, is a folder, a device, a link or anything else but a file, exists and ``force`` is
+        not set, or its folder is missing or not writable.
     """
     path = Path(path)
     try:
@@ -34,6 +34,9 @@ def check_output(path: str | Path, *, source: Path | None = None, force: bool = 
     if path.exists() and not path.is_file():
         # Renaming a file over a device, pipe or socket would take it away from everybody who uses it.
         raise UsageError(f"{path}: is a device, pipe or socket, which is never replaced; name a file")
+    if path.is_symlink():
+        # It would be the link that is replaced: /dev/stdout leads to a plain file where a shell redirects to one.
+        raise UsageError(f"{path}: is a link, which is never replaced; name the file that it leads to")
     if exists and not force:
         raise UsageError(f"{path}: exists already; give --force to replace it")
     folder = path.parent

@@ -278,6 +278,8 @@ def _child(job: dict[str, Any]) -> dict[str, Any]:
         code, out, err = run_group(command, json.dumps(job).encode(), 12 * LIMIT)
     except subprocess.TimeoutExpired:
         raise RuntimeFailed(f"{runtime} did not end within {12 * LIMIT:.0f} s; nothing was measured") from None
+    except OSError as error:
+        raise RuntimeFailed(f"{runtime} cannot be started ({error.strerror}); nothing was measured") from None
     if code:
         text = err.decode("utf-8", "replace")
         if runtime == "tflite-runtime" and "numpy" in text.lower():

@@ -59,6 +59,7 @@ def command(
     source = peakmem.load(model, frontend=frontend, **options)
     with screen.progress() as progress:
         ordering = peakmem.certify(source, time_limit=limit(time_limit), progress=progress)
+    screen.result_is_there()
     program, certificate = source.program, ordering.certificate
     if program_out is not None:
         write_atomically(program_out, program_bytes(program.to_json()), source=model, force=force)

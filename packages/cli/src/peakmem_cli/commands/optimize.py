@@ -93,6 +93,7 @@ def command(
         raise UsageError(f"--snippet: frontend {source.frontend!r} has no snippet to print")
     with screen.progress() as progress:
         result = peakmem.optimize(source, time_limit=limit(time_limit), measure=measure, progress=progress)
+    screen.result_is_there()
     check = result.verification
     failures = check.failures if check is not None else ()
     if output is not None and not failures:

@@ -126,6 +126,7 @@ def execute(
             measure=measure,
             progress=progress,
         )
+    screen.result_is_there()
     failures = found.verification.failures if found.verification is not None else ()
     written = None
     if output is not None and found.model is not None and not failures:

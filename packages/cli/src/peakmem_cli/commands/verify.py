@@ -38,6 +38,7 @@ def command(
     second = peakmem.load(optimized, frontend=first.frontend, **options)
     with screen.progress() as progress:
         result = peakmem.verify(first, second, progress=progress)
+    screen.result_is_there()
     document = {
         "schema": "peakmem.verification/1",
         "original": str(original),

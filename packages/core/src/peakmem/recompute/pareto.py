@@ -189,12 +189,12 @@ def _front(problem: Problem, base: int, deadline: float, lowest: int) -> tuple[l
             if outcome.plan is not None:
                 points.append(Point(outcome.plan, outcome.status == "exact", outcome.lower_bound, base))
                 target = outcome.plan.peak - 1
+            if outcome.interrupted:
+                raise KeyboardInterrupt
             if outcome.status != "exact":
                 complete = complete and outcome.status == "infeasible"
                 if outcome.plan is None:
                     break
-            if outcome.interrupted:
-                raise KeyboardInterrupt
     except KeyboardInterrupt:
         points.extend(Point(p, False, 0, base) for p in rough)
         return points, False, True

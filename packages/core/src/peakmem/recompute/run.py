@@ -191,14 +191,19 @@ def recompute(
         return result
     since = time.monotonic()
     say("ordering the enlarged program")
-    result.expansion = expand(result.point.plan)
-    again = order_expansion(result.expansion, bodies=ordering.orders, time_limit=left(), progress=progress)
-    result.reordering = replace(again, certificate=_accepted(again))
-    result.seconds["expand"] = time.monotonic() - since
     try:
-        result.model = model.apply(Schedule(dict(again.orders), expansion=result.expansion))
-    except PeakmemError as error:
-        result.unrealized = str(error)
+        result.expansion = expand(result.point.plan)
+        again = order_expansion(result.expansion, bodies=ordering.orders, time_limit=left(), progress=progress)
+        result.reordering = replace(again, certificate=_accepted(again))
+        result.seconds["expand"] = time.monotonic() - since
+        try:
+            result.model = model.apply(Schedule(dict(again.orders), expansion=result.expansion))
+        except PeakmemError as error:
+            result.unrealized = str(error)
+            return result
+    except KeyboardInterrupt:  # the plans stay
+        result.unrealized = "interrupted before the plan was realized"
+        result.interrupted = True
         return result
     result.unmeasured = "not run (measuring was turned off)"
     if measure:
@@ -210,7 +215,7 @@ def recompute(
                 raise
             result.unmeasured = str(error)
         except KeyboardInterrupt:
-            result.unmeasured = "not measured (interrupted)"
+            result.unmeasured = "not run (interrupted)"
         result.seconds["measure"] = time.monotonic() - since
     return result
 
