@@ -46,8 +46,8 @@ def proof(reached: int, bound: int, *, certified: bool) -> str:
     return f"best found, {kind} {human(bound)}, gap {percent(reached - bound, reached)}"
 
 
-def answer(result: Result) -> str:
-    """The first line of ``optimize``: realized quantity before and after, proof, measured or predicted."""
+def answer(result: Result, *, known: str | None = None) -> str:
+    """The first line of ``optimize``: realized quantity before and after, proof (or ``known``), measured or predicted."""
     check = result.verification
     if check is not None and check.baseline_bytes is not None and check.optimized_bytes is not None:
         before, after = check.baseline_bytes, check.optimized_bytes
@@ -57,7 +57,7 @@ def answer(result: Result) -> str:
         source = "predicted"
     if check is not None and check.bitwise_identical:
         source += ", outputs bitwise identical"
-    known = _known(result, after)
+    known = known or _known(result, after)
     return f"{result.source.quantity} {human(before)} -> {human(after)} {change(before, after)}, {known}; {source}"
 
 

@@ -1,21 +1,15 @@
-"""The front as a picture: SVG, written directly, the same bytes for the same front."""
+"""The front as a picture."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from xml.sax.saxutils import escape
+from collections.abc import Sequence
 
-WIDTH, HEIGHT = 720, 440
-LEFT, RIGHT, TOP, BOTTOM = 96, 24, 40, 56
-"""Pixels: the picture, and the margins around the axes."""
-
-BINARY = [2**k for k in range(8)]
-"""Multiples of a unit of bytes that look round."""
+from peakmem.report.svg import Drawing, Frame, count, fit, marks, pixel, ticks
+from peakmem.sizes import exact
 
 
 def front_svg(points: Sequence[tuple[int, int, bool]], *, floor: int, title: str = "") -> bytes:
-    """Live peak against extra MACs.
+    """Live peak against extra MACs, as a file.
 
     Parameters
     ----------
@@ -29,81 +23,53 @@ def front_svg(points: Sequence[tuple[int, int, bool]], *, floor: int, title: str
     Returns
     -------
     bytes
-        The document, UTF-8. A filled mark is exact, a hollow one the best found. Between two marks the line is a
-        step: a target between two peaks costs as much as the lower one.
+        The document, UTF-8, the same for the same front. A filled mark is exact, a hollow one the best found. Between
+        two marks the line is a step: a target between two peaks costs as much as the lower one.
     """
+    return front_drawing(points, floor=floor, title=title).document()
+
+
+def front_drawing(
+    points: Sequence[tuple[int, int, bool]], *, floor: int, title: str = "", width: int = 720, key: str = "front",
+    headed: bool = True,
+) -> Drawing:
+    """The picture of `front_svg`, for a page or a file, in any width of pixels; ``headed``: with its title above."""
+    wide = width > 500
+    height = 440 if wide else 320
     most = max((macs for macs, _, _ in points), default=0) or 1
     high = max((peak for _, peak, _ in points), default=floor)
     low = min(floor, high)
     margin = max(1, (high - low) // 12)
     bottom, top = max(0, low - margin), high + margin
-
-    def x(macs: float) -> str:
-        return f"{LEFT + (WIDTH - LEFT - RIGHT) * macs / most:.1f}"
-
-    def y(peak: float) -> str:
-        return f"{HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (peak - bottom) / (top - bottom):.1f}"
-
-    def text(at_x: float | str, at_y: float | str, words: str, anchor: str = "middle", extra: str = "") -> str:
-        return f'<text x="{at_x}" y="{at_y}" text-anchor="{anchor}"{extra}>{escape(words)}</text>'
-
-    right, foot = WIDTH - RIGHT, HEIGHT - BOTTOM
-    rows = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        'font-family="sans-serif" font-size="12" fill="#222">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
-        text(LEFT, 24, title, "start", ' font-size="14"'),
-    ]
-    unit, name = _unit(top)
-    for value in _ticks(bottom / unit, top / unit, binary=unit > 1):
-        rows.append(f'<path d="M{LEFT} {y(value * unit)}H{right}" stroke="#ddd"/>')
-        rows.append(text(LEFT - 8, f"{float(y(value * unit)) + 4:.1f}", f"{value:g} {name}", "end"))
-    for value in _ticks(0, most, binary=False):
-        rows.append(f'<path d="M{x(value)} {foot}v5" stroke="#222"/>')
-        rows.append(text(x(value), foot + 20, _short(value)))
-    rows.append(f'<path d="M{LEFT} {TOP}V{foot}H{right}" fill="none" stroke="#222"/>')
-    rows.append(text((LEFT + right) / 2, HEIGHT - 14, "extra MACs"))
-    rows.append(text(18, (TOP + foot) / 2, "live peak", extra=f' transform="rotate(-90 18 {(TOP + foot) / 2})"'))
-    rows.append(f'<path d="M{LEFT} {y(floor)}H{right}" stroke="#a33" stroke-dasharray="6 4"/>')
-    rows.append(text(right, f"{float(y(floor)) + 16:.1f}", f"floor {floor:,} B", "end", ' style="fill:#a33"'))
+    last = points[-1] if points else None
+    found = f"; the last has {exact(last[1])} for {last[0]:,} extra MACs" if last is not None else ""
+    picture = Drawing(
+        width, height, title=title, description=f"{len(points)} plans{found}; the floor is {exact(floor)}", key=key, kind="front"
+    )
+    start = 40 if headed else 16
+    frame = Frame(96 if wide else 64, start + 18, width - 24, height - 56, most, top, bottom)
+    if headed:
+        picture.text(8, 20, fit(title, width - 16, 13), "strong")
+    if len({proved for _, _, proved in points}) > 1:
+        picture.text(frame.right, start, "filled: exact for its base order; hollow: best found", "soft", "end")
+    picture.grid(frame, marks(bottom, top))
+    for value in ticks(0, most):
+        x = frame.x(value)
+        picture.path(f"M{x} {pixel(frame.foot)}v5", "axis")
+        if wide or len(count(value)) < 6:
+            picture.text(x, frame.foot + 20, count(value), "soft", "middle")
+    picture.path(f"M{pixel(frame.left)} {pixel(frame.top)}V{pixel(frame.foot)}H{pixel(frame.right)}", "axis")
+    picture.text((frame.left + frame.right) / 2, height - 14, "extra MACs", "soft", "middle")
+    picture.text(8, frame.top - 8, "live peak", "soft")
+    picture.path(f"M{pixel(frame.left)} {frame.y(floor)}H{pixel(frame.right)}", "bound")
+    picture.text(frame.right, float(frame.y(floor)) + 16, f"floor {exact(floor)}", "halo", "end")
     if points:
         first = points[0]
-        line = f"M{x(first[0])} {y(first[1])}" + "".join(f"H{x(macs)}V{y(peak)}" for macs, peak, _ in points[1:])
-        rows.append(f'<path d="{line}H{right}" fill="none" stroke="#25c" stroke-width="1.5"/>')
-    for macs, peak, exact in points:
-        known = "exact for its base order" if exact else "best found"
-        rows.append(
-            f'<circle cx="{x(macs)}" cy="{y(peak)}" r="4" fill="{"#25c" if exact else "#fff"}" stroke="#25c">'
-            f"<title>{peak:,} B for {macs:,} extra MACs, {known}</title></circle>"
-        )
-    if any(exact for _, _, exact in points) and not all(exact for _, _, exact in points):
-        rows.append(text(right, 24, "filled: exact for its base order; hollow: best found", "end"))
-    return ("\n".join(rows) + "\n</svg>\n").encode()
-
-
-def _unit(size: float) -> tuple[int, str]:
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if size >= 2 * unit:
-            return unit, name
-    return 1, "B"
-
-
-def _ticks(low: float, high: float, *, binary: bool) -> Iterator[float]:
-    """About five round numbers from ``low`` to ``high``."""
-    rough = max((high - low) / 5, 1e-9)
-    if binary and rough >= 1:
-        step = float(next((k for k in BINARY if k >= rough), math.ceil(rough / 256) * 256))
-    else:
-        scale = 10 ** math.floor(math.log10(rough))
-        step = next(k * scale for k in (1, 2, 5, 10) if k * scale >= rough * 0.999)
-    value = math.ceil(low / step) * step
-    while value <= high:
-        yield round(value, 9)
-        value += step
-
-
-def _short(macs: float) -> str:
-    for size, letter in ((10**9, " G"), (10**6, " M"), (10**3, " k")):
-        if macs >= size:
-            return f"{macs / size:g}{letter}"
-    return f"{macs:g}"
+        line = f"M{frame.x(first[0])} {frame.y(first[1])}"
+        line += "".join(f"H{frame.x(macs)}V{frame.y(peak)}" for macs, peak, _ in points[1:])
+        picture.path(f"{line}H{pixel(frame.right)}", "line after")
+    for macs, peak, proved in points:
+        known = "exact for its base order" if proved else "best found"
+        style = "full after" if proved else "after"
+        picture.dot(frame.x(macs), frame.y(peak), style, f"{exact(peak)} for {macs:,} extra MACs, {known}")
+    return picture

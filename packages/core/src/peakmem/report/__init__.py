@@ -1,0 +1,99 @@
+"""One page about one artifact, and its figures as files.
+
+    >>> import peakmem
+    >>> result = peakmem.optimize(peakmem.load("model.tflite"))    # doctest: +SKIP
+    >>> html = peakmem.report.render(result)                       # doctest: +SKIP
+    >>> svg = peakmem.report.figure(result, "memory")              # doctest: +SKIP
+
+``data`` works out what is shown, ``figures`` and ``svg`` draw it, ``story`` gathers it, and ``page`` writes the HTML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from peakmem.recompute import Recomputation
+    from peakmem.report.pair import Pair
+    from peakmem.report.pair import compare as compare
+    from peakmem.result import Result
+
+FIGURES = ("memory", "lifetimes", "arena", "front")
+"""What `figure` can draw."""
+
+__all__ = ["FIGURES", "compare", "figure", "render"]
+
+
+def render(
+    found: Result | Recomputation | Pair, *, settings: Mapping[str, object] | None = None, name: str | None = None
+) -> str:
+    """The report as one self-contained HTML page.
+
+    Parameters
+    ----------
+    found : Result, Recomputation or Pair
+        From `peakmem.optimize`, `peakmem.recompute.recompute` or `compare`.
+    settings : mapping of str to object, optional
+        Options that were given; named in the page.
+    name : str, optional
+        What the page calls the artifact; the name of its file if not given.
+
+    Returns
+    -------
+    str
+        The same text for the same input: no time of day, no seconds. Nothing in it is loaded from elsewhere.
+    """
+    from peakmem.report.page import page
+    from peakmem.report.story import tell
+
+    return page(tell(found, settings=settings, name=name))
+
+
+def figure(found: Result | Recomputation | Pair, kind: str = "memory", *, name: str | None = None) -> bytes:
+    """One figure as an SVG file.
+
+    Parameters
+    ----------
+    found : Result, Recomputation or Pair
+    kind : {"memory", "lifetimes", "arena", "front"}
+    name : str, optional
+        As in `render`.
+
+    Raises
+    ------
+    Refused
+        When there is no such figure: an arena without planned offsets, a front that was not computed.
+    UsageError
+        On any other kind.
+    """
+    from peakmem.errors import Refused, UsageError, did_you_mean
+    from peakmem.recompute.plot import front_drawing
+    from peakmem.report import data, figures
+    from peakmem.report.story import tell
+
+    if kind not in FIGURES:
+        raise UsageError(f"no figure is called {kind!r} (there are {', '.join(FIGURES)})" + did_you_mean(kind, FIGURES))
+    story = tell(found, name=name)
+    if kind == "memory":
+        before, after = data.curve(story.before), data.curve(story.after)
+        return figures.memory(before, after, story.bounds, title=f"{story.name}: memory over steps").document()
+    if kind == "front":
+        if story.front is None:
+            raise Refused("front: there is none; recomputation was not asked for, cannot help, or found no plan")
+        points, floor = story.front
+        return front_drawing(points, floor=floor, title=f"{story.name}: memory for extra MACs").document()
+    if kind == "lifetimes":
+        return figures.lifetimes(data.bars(story.after), title=f"{story.name}: lifetimes, after").document()
+    blocks = data.arena(story.after, story.offsets or {})
+    if not blocks.bars:
+        raise Refused("arena: there is none; the schedule has no planned offsets")
+    return figures.arena(blocks, title=f"{story.name}: planned arena").document()
+
+
+def __getattr__(name: str) -> Any:
+    if name == "compare":
+        from peakmem.report.pair import compare
+
+        return compare
+    raise AttributeError(f"module 'peakmem.report' has no attribute {name!r}")

@@ -1,0 +1,330 @@
+"""The page: one HTML file that needs nothing else and may load nothing.
+
+All text from artifacts passes through `peakmem.report.svg.word` (no control characters, everything escaped) or stands
+in a JSON block whose ``<``, ``>`` and ``&`` are escapes. A content security policy allows exactly one style sheet and one
+script, both by their digests.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+
+from peakmem.recompute.plot import front_drawing
+from peakmem.report import data, figures
+from peakmem.report.data import Curve, Live
+from peakmem.report.story import LARGEST_CERTIFICATE, Story
+from peakmem.report.svg import Drawing, style, word
+from peakmem.sizes import exact, human
+from peakmem.words import clean, percent, shorten
+
+_SEPARATOR = re.compile(r"([/;:,._]+)(?=[A-Za-z0-9])")
+
+LONGEST = 120
+"""Characters of a name in the page; middles of longer ones are left out."""
+
+REASON = 600
+"""Characters of a sentence that came from elsewhere."""
+
+
+def page(story: Story) -> str:
+    """The HTML text, the same for the same story."""
+    css = (files("peakmem.report") / "report.css").read_text("utf-8") + style()
+    script = (files("peakmem.report") / "report.js").read_text("utf-8")
+    policy = (
+        f"default-src 'none'; style-src '{_digest(css)}'; script-src '{_digest(script)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    before, after = data.curve(story.before), data.curve(story.after)
+    title = word(shorten(clean(story.name), 80))
+    parts = [
+        "<!DOCTYPE html>",
+        '<html lang="en">',
+        "<head>",
+        '<meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta name="color-scheme" content="light dark">',
+        '<meta name="referrer" content="no-referrer">',
+        f"<title>peakmem: {title}</title>",
+        f"<style>{css}</style>",
+        "</head>",
+        "<body>",
+        "<main>",
+        *_head(story, title),
+        *_memory(story, before, after),
+        *_peaks(story),
+        *_lifetimes(story),
+        *_arena(story),
+        *_reasons(story),
+        *_front(story),
+        *_moved(story),
+        *_provenance(story),
+        "</main>",
+        f'<script type="application/json" id="curves">{_curves(before, after)}</script>',
+        f"<script>{script}</script>",
+        "</body>",
+        "</html>",
+        "",
+    ]
+    return "\n".join(parts)
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _head(story: Story, title: str) -> list[str]:
+    tiles = "".join(
+        f'<div class="{"proved" if t.proved else "plain"}"><dt>{word(t.label)}</dt><dd class="value">{word(t.value)}</dd>'
+        f'<dd class="beside">{word(t.beside)}</dd></div>'
+        for t in story.tiles
+    )
+    rows = [
+        "<header>",
+        f"<h1>{word(story.answer)}</h1>",
+        f'<p class="soft">{title}, {len(story.before.order):,} statements</p>',
+        f'<dl class="tiles">{tiles}</dl>',
+        "</header>",
+    ]
+    if story.failures:
+        rows += ['<section class="fault">', "<h2>What differs</h2>", _list(story, story.failures), "</section>"]
+    rows += ["<section>", f"<h2>{word(story.heading)}</h2>", _list(story, story.lines)]
+    if story.notes:
+        rows += ['<h3 class="soft">Notes</h3>', _list(story, story.notes)]
+    return [*rows, "</section>"]
+
+
+def _list(story: Story, sentences: Sequence[str]) -> str:
+    items = "".join(f"<li>{word(shorten(story.without_paths(s), REASON))}</li>" for s in sentences)
+    return f"<ul>{items}</ul>"
+
+
+def _both(draw: Callable[[int, str], Drawing], key: str) -> str:
+    """A picture for wide and one for narrow windows."""
+    wide, narrow = draw(figures.WIDE, f"{key}-wide"), draw(figures.NARROW, f"{key}-narrow")
+    wide.kind += " wide"
+    narrow.kind += " narrow"
+    return f"{wide.inline()}\n{narrow.inline()}"
+
+
+def _memory(story: Story, before: Curve, after: Curve) -> list[str]:
+    drawn = _both(
+        lambda width, key: figures.memory(before, after, story.bounds, title="Memory over steps", width=width, key=key, headed=False),
+        "memory",
+    )
+    caption = "Bytes of live values while each step runs (live_peak is the highest), as peakmem models them."
+    if before == after:
+        caption += " The curves before and after are the same."
+    if before.thinned or after.thinned:
+        caption += (
+            f" Of {max(before.steps, after.steps):,} steps, each column of the picture shows the first, the last, the "
+            "lowest and the highest, so every peak is there."
+        )
+    rows = [
+        "<section>",
+        "<h2>Memory over steps</h2>",
+        "<figure>",
+        f'<div class="stage" id="stage" role="group" aria-label="Memory over steps">{drawn}</div>',
+        f'<div class="readout" id="readout" aria-live="polite">{_now("before", before)}{_now("after", after)}</div>',
+        f'<figcaption>{caption} <span id="hint" hidden>Point at a step, or focus the picture and use the arrow keys.</span>'
+        "</figcaption>",
+        "</figure>",
+        "</section>",
+    ]
+    return rows
+
+
+def _now(name: str, curve: Curve) -> str:
+    """The readout without scripts: the peak."""
+    top = curve.top
+    what, size, largest = "no statements: ", exact(curve.peak), ""
+    if top is not None:
+        what = f"peak at step {top.step + 1:,} of {curve.steps:,}, {_name(top.statement)}: "
+        largest = "largest live: " + ", ".join(f"{_name(n)} ({exact(s)})" for n, s in top.largest)
+    return (
+        f'<div data-curve="{name}"><span class="key {name}"></span>{name}: <span class="what">{word(what)}</span>'
+        f'<b class="size">{size}</b><br><span class="largest soft">{word(largest)}</span></div>'
+    )
+
+
+def _curves(before: Curve, after: Curve) -> str:
+    """The data of the readout, as JSON that no text can end; every name once."""
+    names: dict[str, int] = {}
+
+    def number(name: str) -> int:
+        return names.setdefault(_name(name), len(names))
+
+    rows = [
+        {
+            "name": name,
+            "steps": curve.steps,
+            "moments": [[m.step, m.size, number(m.statement), [[number(n), s] for n, s in m.largest]] for m in curve.moments],
+        }
+        for name, curve in (("before", before), ("after", after))
+        if curve.steps
+    ]
+    document = {"steps": max(before.steps, after.steps), "start": after.peak_step, "curves": rows, "names": list(names)}
+    text = json.dumps(document, ensure_ascii=True, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _name(name: str) -> str:
+    return shorten(clean(name), LONGEST)
+
+
+def _breakable(name: str) -> str:
+    """A name that may be broken after its separators rather than anywhere."""
+    return _SEPARATOR.sub(r"\1<wbr>", word(name))
+
+
+def _peaks(story: Story) -> list[str]:
+    sides = [("before", data.live(story.before)), ("after", data.live(story.after))]
+    if sides[0][1] == sides[1][1]:
+        sides = [("before and after", sides[0][1])]
+    kind = "sides" if len(sides) > 1 else ""
+    return [
+        "<section>",
+        "<h2>At the peak</h2>",
+        f'<div class="{kind}">',
+        *(_table(name, found) for name, found in sides),
+        "</div>",
+        "</section>",
+    ]
+
+
+def _table(name: str, found: Live) -> str:
+    if found.step is None:
+        where = "resident at entry, no statements"
+    else:
+        op = f" ({_name(found.op)})" if found.op and found.op not in found.statement else ""
+        where = f"step {found.step + 1:,}, {_name(found.statement)}{op}"
+
+    def row(label: str, size: int, beside: str = "") -> str:
+        shown = f'<br><span class="soft small">{word(beside)}</span>' if beside else ""
+        share = percent(size, found.peak)
+        return f'<tr><td>{_breakable(label)}{shown}</td><td class="number">{exact(size)}</td><td class="number">{share}</td></tr>'
+
+    rows = []
+    for r in found.rows:
+        since = "from entry" if r.first < 0 else f"from step {r.first + 1:,}"
+        until = "to the end" if r.last < 0 else f"to step {r.last + 1:,}"
+        rows.append(row(_name(r.name), r.size, f"{r.kind}, {since} {until}"))
+    if found.left_out:
+        rows.append(row(f"{found.left_out:,} smaller ones", found.left_out_bytes))
+    if found.workspace:
+        rows.append(row("workspace of the statement", found.workspace))
+    key = f'<span class="key {name}"></span>' if name in ("before", "after") else ""
+    return (
+        f'<div><h3>{key}{name}: {human(found.peak)}</h3><p class="soft small">{word(where)}</p><div class="scroll"><table>'
+        '<thead><tr><th>live there</th><th class="number">bytes</th><th class="number">share</th></tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody>"
+        f'<tfoot><tr><td>together</td><td class="number">{exact(found.peak)}</td><td class="number">100 %</td></tr></tfoot>'
+        "</table></div></div>"
+    )
+
+
+def _lifetimes(story: Story) -> list[str]:
+    found = data.bars(story.after)
+    if not found.bars or not found.steps:
+        return []
+    drawn = _both(lambda width, key: figures.lifetimes(found, title="Lifetimes, after", width=width, key=key, headed=False), "lifetimes")
+    left = (
+        f" The {len(found.bars)} largest buffers are shown; {found.left_out:,} smaller ones with {exact(found.left_out_bytes)} "
+        "in sum are left out."
+        if found.left_out
+        else ""
+    )
+    return [
+        "<section>",
+        "<h2>Lifetimes</h2>",
+        f"<figure>{drawn}<figcaption>Each bar is one buffer, from its birth to its last use, in the order after.{left}"
+        "</figcaption></figure>",
+        "</section>",
+    ]
+
+
+def _arena(story: Story) -> list[str]:
+    if not story.offsets or not story.after.order:
+        return []
+    found = data.arena(story.after, story.offsets)
+    if not found.bars:
+        return []
+    drawn = _both(lambda width, key: figures.arena(found, title="Planned arena", width=width, key=key, headed=False), "arena")
+    caption = "Each rectangle is one buffer at its planned place: steps across, addresses up."
+    if found.left_out:
+        caption += f" {found.left_out:,} smaller ones with {exact(found.left_out_bytes)} in sum are left out."
+    if found.unplaced:
+        caption += f" {found.unplaced:,} buffers or workspaces have no offset in the plan; the runtime places them."
+    return ["<section>", "<h2>The arena</h2>", f"<figure>{drawn}<figcaption>{caption}</figcaption></figure>", "</section>"]
+
+
+def _reasons(story: Story) -> list[str]:
+    rows = ['<section class="reasons">', "<h2>Why no order does better</h2>"]
+    if story.certificate is None:
+        rows.append("<p>There is no certificate, so nothing is proved: a better order may exist.</p>")
+        return [*rows, "</section>"]
+    if story.certificate.peak > story.certificate.lower_bound:
+        rows[1] = "<h2>How much better an order could be at most</h2>"
+    scope = f"{story.proof} was considered. " if story.proof else ""
+    rows.append(f'<p class="soft small">{word(scope)}What follows is read off the certificate, which the checker accepted.</p>')
+    depth = 0
+    for sentence in story.reasons:
+        level = (len(sentence) - len(sentence.lstrip(" "))) // 2
+        rows.append("<ul>" * max(0, level - depth) + "</ul>" * max(0, depth - level))
+        depth = level
+        text = word(shorten(sentence.strip(), 2000))
+        rows.append(f"<li>{text}</li>" if level else f"<p>{text}</p>")
+    return [*rows, "</ul>" * depth, "</section>"]
+
+
+def _front(story: Story) -> list[str]:
+    rows: list[str] = []
+    if story.front is not None:
+        points, floor = story.front
+        drawn = _both(
+            lambda width, key: front_drawing(points, floor=floor, title="Memory for extra MACs", width=width, key=key, headed=False), "front"
+        )
+        rows += [
+            "<section>",
+            "<h2>Running operators twice</h2>",
+            f"<figure>{drawn}<figcaption>What each live peak costs in multiply-accumulates run again.</figcaption></figure>",
+        ]
+        if story.plan:
+            rows += ["<h3>The plan that was chosen</h3>", _list(story, story.plan[:40])]
+            if len(story.plan) > 40:
+                rows.append(f"<p>and {len(story.plan) - 40:,} more reruns</p>")
+        rows.append("</section>")
+    return rows
+
+
+def _moved(story: Story) -> list[str]:
+    if not story.moved:
+        return []
+    return ["<section>", f"<h2>{word(story.moved[0].capitalize())}</h2>", _list(story, story.moved[1:]), "</section>"]
+
+
+def _provenance(story: Story) -> list[str]:
+    facts = "".join(f"<tr><th>{word(k)}</th><td>{word(shorten(story.without_paths(v), REASON))}</td></tr>" for k, v in story.facts)
+    rows = ["<section>", "<h2>Where this comes from</h2>", f'<table class="facts"><tbody>{facts}</tbody></table>']
+    if story.certificate is not None:
+        size = len(story.certificate.to_bytes())
+        model = word(shorten(clean(story.checks or "PROGRAM"), LONGEST))
+        if story.certificate_data is not None:
+            file = word(shorten(clean(story.checks or "program"), 80)) + ".certificate.json"
+            rows.append(
+                f'<p>The certificate is in this page: <a id="certificate" download="{file}" '
+                f'href="{story.certificate_link}">{file}</a> ({exact(size)}).'
+            )
+        else:
+            rows.append(f"<p>The certificate has {exact(size)}, more than the {exact(LARGEST_CERTIFICATE)} that fit here; it is left out.")
+            file = "CERT"
+        if story.checks:
+            rows.append(f" To check it: <code>peakmem check {model} {file}</code>, with the same options of the frontend.</p>")
+        else:
+            rows.append(" It is about the enlarged program, which <code>peakmem check</code> reads from a file of its own.</p>")
+    return [*rows, "</section>"]
