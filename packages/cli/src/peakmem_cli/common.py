@@ -72,6 +72,12 @@ def measuring(no_measure: bool, frontend: str | None, options: FrontendOptions) 
     return "required" if named else True
 
 
+def named(options: FrontendOptions, time_limit: float, no_measure: bool) -> dict[str, object]:
+    """Options under the names that they are typed with, for the provenance of a page."""
+    given: dict[str, object] = {f"--{key.replace('_', '-')}": value for key, value in sorted(options.items())}
+    return given | {"--time-limit": f"{time_limit:g} s"} | ({"--no-measure": "yes"} if no_measure else {})
+
+
 def limit(value: float) -> float | None:
     """None for an infinite time limit, as the library has it."""
     return None if value == float("inf") else value

@@ -9,6 +9,7 @@ import typer
 
 from peakmem_cli.commands.recompute import Cap, MaxExtraMacs, TargetPeak, Threshold
 from peakmem_cli.commands.recompute import execute as recompute_command
+from peakmem_cli.commands.report import Page, write_page
 from peakmem_cli.common import (
     Budget,
     Force,
@@ -23,6 +24,7 @@ from peakmem_cli.common import (
     check_outputs,
     limit,
     measuring,
+    named,
 )
 
 
@@ -47,6 +49,7 @@ def command(
     snippet_out: Annotated[
         Path | None, typer.Option("--snippet-out", metavar="FILE", help="Write that source text here.")
     ] = None,
+    report: Page = None,
     recompute: Annotated[
         bool,
         typer.Option("--recompute", help="Also run operators twice, as `peakmem recompute` does with the four options below."),
@@ -80,12 +83,12 @@ def command(
             )
         return recompute_command(
             model, options, output, None, None, target_peak, max_extra_macs, cap, threshold, frontend, time_limit,
-            no_measure, force, json, quiet, as_result=True,
+            no_measure, force, json, quiet, as_result=True, report=report,
         )  # fmt: skip
     if target_peak is not None or max_extra_macs is not None or cap != 2 or threshold:
         raise UsageError("--target-peak, --max-extra-macs, --cap and --threshold need --recompute")
     screen = Screen(as_json=json, quiet=quiet)
-    check_outputs(model, output, certificate_out, snippet_out, force=force)
+    check_outputs(model, output, certificate_out, snippet_out, report, force=force)
     measure = measuring(no_measure, frontend, options)
     source = peakmem.load(model, frontend=frontend, **options)
     wants_text = snippet or snippet_out is not None
@@ -104,6 +107,9 @@ def command(
     text = str(getattr(result.model, "snippet")()) if wants_text and not failures else None  # noqa: B009 (optional)
     if snippet_out is not None and text is not None:
         write_atomically(snippet_out, text.encode(), source=model, force=force)
+
+    if report is not None:
+        write_page(result, report, [], settings=named(options, time_limit, no_measure), source=model, force=force)
 
     reached = result.model.predicted_bytes
     if check is not None and check.optimized_bytes is not None:
@@ -131,7 +137,8 @@ def command(
             screen.line(f"wrote {written}")
         elif output is None:
             screen.line("nothing written; give -o OUT")
-        for path, there in ((certificate_out, result.certificate is not None), (snippet_out, text is not None)):
+        outputs = ((certificate_out, result.certificate is not None), (snippet_out, text is not None), (report, True))
+        for path, there in outputs:
             if path is not None and there:
                 screen.line(f"wrote {path}")
     if snippet and text is not None:
@@ -139,7 +146,7 @@ def command(
 
     if failures:
         unwritten = output is not None or snippet_out is not None
-        return screen.verdict(Refused("; ".join(failures) + ("; nothing written" if unwritten else "")))
+        return screen.verdict(Refused("; ".join(failures) + (f"; nothing {'else ' if report else ''}written" if unwritten else "")))
     if budget is not None and reached > budget:
         return screen.verdict(Refused(f"over budget: {source.quantity} {human(reached)} is more than {human(budget)}"))
     if require_optimal and not (result.realized_optimal and reached == result.realized_bound):

@@ -20,6 +20,7 @@ from peakmem_cli.common import (
     check_outputs,
     limit,
     measuring,
+    named,
     size,
 )
 
@@ -95,6 +96,7 @@ def execute(
     quiet: bool,
     *,
     as_result: bool = False,
+    report: Path | None = None,
 ) -> int:
     """The command; ``as_result`` prints ``peakmem.result/1`` instead of ``peakmem.front/1``."""
     import json as encoder
@@ -111,8 +113,8 @@ def execute(
     if output is not None and target_peak is None and max_extra_macs is None:
         raise UsageError("-o: give --target-peak or --max-extra-macs, which choose the plan to write")
     screen = Screen(as_json=json, quiet=quiet)
-    check_outputs(model, output, front_out, plot, force=force)
-    thresholds = _thresholds(threshold or [])
+    check_outputs(model, output, front_out, plot, report, force=force)
+    thresholds = parse_thresholds(threshold or [])
     measure = measuring(no_measure, frontend, options)
     source = peakmem.load(model, frontend=frontend, **options)
     with screen.progress() as progress:
@@ -140,6 +142,11 @@ def execute(
         points = [(p.extra_macs, p.peak, p.exact) for p in found.front.points]
         title = f"{model.name}: {len(found.problems)} base orders, cap {cap}"
         write_atomically(plot, front_svg(points, floor=found.floor.size, title=title), source=model, force=force)
+    if report is not None:
+        from peakmem_cli.commands.report import asked, write_page
+
+        settings = named(options, time_limit, no_measure) | asked(target_peak, max_extra_macs, cap, threshold)
+        write_page(found, report, [], settings=settings, source=model, force=force)
     screen.document(result_document(found, output=written) if as_result else document)
     screen.answer(recomputed(found))
     if screen.talks:
@@ -154,7 +161,7 @@ def execute(
         screen.lines(found.notes, indent="note: ")
         if plot is not None and not drawn:
             screen.line(f"{plot}: not written, since there is no front")
-        for path, there in ((output, written is not None), (front_out, True), (plot, drawn)):
+        for path, there in ((output, written is not None), (front_out, True), (plot, drawn), (report, True)):
             if path is not None and there:
                 screen.line(f"wrote {path}")
     if failures:
@@ -260,7 +267,8 @@ def free(found: Recomputation) -> list[str]:
     ]
 
 
-def _thresholds(given: list[str]) -> dict[str, int]:
+def parse_thresholds(given: list[str]) -> dict[str, int]:
+    """``OP=SIZE`` as a map."""
     from peakmem.errors import UsageError
     from peakmem.sizes import parse_size
 
