@@ -177,6 +177,9 @@ class Model(Protocol):
     #       (such as what is resident at entry), default 0; a bound on the live peak less it bounds the quantity.
     #   bounded: bool -- False where a bound on the live peak says nothing about the quantity (the runtime orders by
     #       itself), default True; nothing is then called optimal.
+    #   arena() -> sequence of (str, str, int, int) -- where the runtime puts things while it runs this file, for the report:
+    #       "buffer" or "workspace", the name of a buffer of the program or of the statement that asks for the workspace,
+    #       offset and size in bytes.
     #   snippet() -> str -- source text for the device, such as C with the arena size and the operators used.
 
     def schedule(self, ordering: Ordering, *, deadline: float | None = None) -> Schedule:

@@ -18,7 +18,7 @@ from peakmem.schedule import Expansion, Orders, Schedule
 from peakmem.sizes import exact
 
 from peakmem_tflite import planning
-from peakmem_tflite.arena import head
+from peakmem_tflite.arena import allocations, head, simulate
 from peakmem_tflite.build import Mapped, buffer_names, build, main_entry_bytes
 from peakmem_tflite.check import check_enlarged, check_rewrite
 from peakmem_tflite.enlarge import enlarge
@@ -114,6 +114,17 @@ class TfliteModel:
     @cached_property
     def predicted_bytes(self) -> int:
         return head(self.graph, self.settings.target, None, self.graph.plan)
+
+    def arena(self) -> list[tuple[str, str, int, int]]:
+        """Where the interpreter puts the main subgraph's tensors and scratch buffers; see `peakmem.frontend.Model`."""
+        buffers = allocations(self.graph, self.settings.target)
+        _, offsets = simulate(buffers, self.graph.plan)
+        names = buffer_names(self.graph, 0)
+        return [
+            ("buffer", names[b.tensor], at, b.size) if b.tensor >= 0 else ("workspace", self.program.statements[b.operator].name, at, b.size)
+            for b, at in zip(buffers, offsets)
+            if b.subgraph == 0 and b.first >= 0
+        ]
 
     @property
     def _shared(self) -> bool:

@@ -85,10 +85,10 @@ def figure(found: Result | Recomputation | Pair, kind: str = "memory", *, name: 
         return front_drawing(points, floor=floor, title=f"{story.name}: memory for extra MACs").document()
     if kind == "lifetimes":
         return figures.lifetimes(data.bars(story.after), title=f"{story.name}: lifetimes, after").document()
-    blocks = data.arena(story.after, story.offsets or {})
-    if not blocks.bars:
-        raise Refused("arena: there is none; the schedule has no planned offsets")
-    return figures.arena(blocks, title=f"{story.name}: planned arena").document()
+    if not story.arenas:
+        raise Refused("arena: there is none; the schedule has no offsets and the frontend knows of none")
+    what, blocks = story.arenas[-1]
+    return figures.arena(blocks, title=f"{story.name}: the arena {what}").document()
 
 
 def __getattr__(name: str) -> Any:

@@ -23,6 +23,11 @@ NAMED = 3
 """Live buffers that are named for each step of a curve."""
 
 
+Place = tuple[str, str, int, int]
+"""Where something is put in an arena: ``"buffer"`` or ``"workspace"``, the name of the buffer or of the statement that asks
+for the workspace, its offset and its size in bytes."""
+
+
 @dataclass(frozen=True)
 class Moment:
     """One step of a curve.
@@ -150,7 +155,7 @@ class Bars:
     left_out, left_out_bytes : int
         Resident buffers that are not shown: the smaller ones.
     unplaced : int
-        Of an arena, resident buffers and workspaces without an offset in the plan.
+        Of an arena, resident buffers and workspaces without a place.
     """
 
     steps: int
@@ -253,41 +258,53 @@ def live(line: Timeline, most: int = 12) -> Live:
 
 def bars(line: Timeline, most: int = 40) -> Bars:
     """Lifetimes of the ``most`` largest buffers."""
-    return _bars(line, _resident(line), {}, most)
-
-
-def arena(line: Timeline, offsets: Mapping[str, int], most: int = 1500) -> Bars:
-    """The ``most`` largest blocks of an arena; ``offsets`` by the name of the buffer, in bytes."""
-    resident = _resident(line)
-    placed = [b for b in resident if line.program.buffers[b].name in offsets]
-    unplaced = len(resident) - len(placed) + sum(1 for size in line.workspaces if size)
-    found = _bars(line, placed, offsets, most)
-    ordered = tuple(sorted(found.bars, key=lambda bar: (bar.offset, bar.begin, bar.name)))
-    return Bars(found.steps, found.peak_step, ordered, found.left_out, found.left_out_bytes, unplaced)
-
-
-def _bars(line: Timeline, buffers: Sequence[int], offsets: Mapping[str, int], most: int) -> Bars:
-    sizes = line.program.buffers
-    steps = len(line.order)
-    ranked = sorted((b for b in buffers if sizes[b].size), key=lambda b: (-sizes[b].size, b))
+    buffers = line.program.buffers
+    ranked = sorted((b for b in _resident(line) if buffers[b].size), key=lambda b: (-buffers[b].size, b))
     shown = sorted(ranked[:most], key=lambda b: (line.first[b], line.last[b], b))
     return Bars(
-        steps,
+        len(line.order),
         line.peak_step,
-        tuple(
-            Bar(
-                sizes[b].name,
-                sizes[b].size,
-                max(0, line.first[b]),
-                min(line.last[b] + 1, steps),
-                line.first[b] <= line.peak_step <= line.last[b],
-                offsets.get(sizes[b].name, 0),
-            )
-            for b in shown
-        ),
+        tuple(_bar(line, buffers[b].name, buffers[b].size, line.first[b], line.last[b]) for b in shown),
         len(ranked) - len(shown),
-        sum(sizes[b].size for b in ranked[most:]),
+        sum(buffers[b].size for b in ranked[most:]),
     )
+
+
+def planned(line: Timeline, offsets: Mapping[str, int]) -> list[Place]:
+    """Places from the offsets of a schedule, which it has by the name of the buffer, in bytes."""
+    buffers = line.program.buffers
+    return [("buffer", b.name, offsets[b.name], b.size) for b in buffers if b.name in offsets]
+
+
+def arena(line: Timeline, places: Sequence[Place], most: int = 1500) -> Bars:
+    """The ``most`` largest blocks of an arena, each where it is put while it is resident.
+
+    Places of what the program does not know or never holds are left aside. O((buffers + places) log).
+    """
+    program = line.program
+    ids = {program.buffers[b].name: b for b in _resident(line) if program.buffers[b].size}
+    steps = {program.statements[v].name: step for step, v in enumerate(line.order)}
+    without = set(ids.values())
+    silent = {v for v, size in enumerate(line.workspaces) if size}
+    found = []
+    for kind, name, offset, size in places:
+        if kind == "buffer" and name in ids:
+            b = ids[name]
+            without.discard(b)
+            found.append(_bar(line, name, size, line.first[b], line.last[b], offset))
+        elif kind == "workspace" and name in steps:
+            step = steps[name]
+            silent.discard(line.order[step])
+            found.append(_bar(line, f"workspace of {name}", size, step, step, offset))
+    ranked = sorted((bar for bar in found if bar.size), key=lambda bar: (-bar.size, bar.offset, bar.begin, bar.name))
+    shown = sorted(ranked[:most], key=lambda bar: (bar.offset, bar.begin, bar.name))
+    left = ranked[most:]
+    return Bars(len(line.order), line.peak_step, tuple(shown), len(left), sum(b.size for b in left), len(without) + len(silent))
+
+
+def _bar(line: Timeline, name: str, size: int, first: int, last: int, offset: int = 0) -> Bar:
+    at_peak = first <= line.peak_step <= last
+    return Bar(name, size, max(0, first), min(last + 1, len(line.order)), at_peak, offset)
 
 
 def _resident(line: Timeline) -> list[int]:

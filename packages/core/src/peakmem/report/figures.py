@@ -156,15 +156,16 @@ def lifetimes(
 
 
 def arena(
-    found: Bars, *, title: str, width: int = WIDE, key: str = "arena", headed: bool = True
+    found: Bars, *, title: str, width: int = WIDE, key: str = "arena", headed: bool = True, top: int | None = None
 ) -> Drawing:
-    """Blocks as rectangles: steps across, addresses up."""
+    """Blocks as rectangles: steps across, addresses up, to ``top`` bytes if that is more than the highest end."""
     wide = width > 500
     head = 54 if headed else 28
     height = head + (340 if wide else 280) + 44
     picture = Drawing(width, height, title=title, description=_described(found), key=key, kind="arena")
-    top = found.height or 1
-    frame = Frame(74 if wide else 62, head + 8, width - 14, height - 44, max(found.steps, 1), top * 1.03)
+    highest = found.height or 1
+    top = max(top or 0, highest)
+    frame = Frame(74 if wide else 62, head + 10, width - 14, height - 44, max(found.steps, 1), top * 1.03)
     _hot_legend(picture, title if headed else "", width)
     picture.grid(frame, marks(0, top * 1.03))
     _step_axis(picture, frame, max(found.steps, 1))
@@ -172,8 +173,8 @@ def arena(
         begin, high = float(frame.x(bar.begin)), float(frame.y(bar.offset + bar.size))
         across, up = max(1.0, float(frame.x(bar.end)) - begin), max(0.8, float(frame.y(bar.offset)) - high)
         picture.rect(pixel(begin), pixel(high), across, up, "block hot" if bar.at_peak else "block", _tip(bar, found, True))
-    picture.path(f"M{pixel(frame.left)} {frame.y(top)}H{pixel(frame.right)}", "bound")
-    picture.text(frame.right, float(frame.y(top)) - 5, f"highest end {exact(top)}", "halo", "end")
+    picture.path(f"M{pixel(frame.left)} {frame.y(highest)}H{pixel(frame.right)}", "bound")
+    picture.text(frame.right, float(frame.y(highest)) - 5, f"highest end {exact(highest)}", "halo", "end")
     _peak_line(picture, frame, found)
     picture.path(f"M{pixel(frame.left)} {pixel(frame.top)}V{pixel(frame.foot)}H{pixel(frame.right)}", "axis")
     return picture

@@ -104,7 +104,7 @@ def _list(story: Story, sentences: Sequence[str]) -> str:
     return f"<ul>{items}</ul>"
 
 
-def _both(draw: Callable[[int, str], Drawing], key: str) -> str:
+def _both(draw: Callable[..., Drawing], key: str) -> str:
     """A picture for wide and one for narrow windows."""
     wide, narrow = draw(figures.WIDE, f"{key}-wide"), draw(figures.NARROW, f"{key}-narrow")
     wide.kind += " wide"
@@ -249,18 +249,26 @@ def _lifetimes(story: Story) -> list[str]:
 
 
 def _arena(story: Story) -> list[str]:
-    if not story.offsets or not story.after.order:
+    if not story.arenas:
         return []
-    found = data.arena(story.after, story.offsets)
-    if not found.bars:
-        return []
-    drawn = _both(lambda width, key: figures.arena(found, title="Planned arena", width=width, key=key, headed=False), "arena")
-    caption = "Each rectangle is one buffer at its planned place: steps across, addresses up."
-    if found.left_out:
-        caption += f" {found.left_out:,} smaller ones with {exact(found.left_out_bytes)} in sum are left out."
-    if found.unplaced:
-        caption += f" {found.unplaced:,} buffers or workspaces have no offset in the plan; the runtime places them."
-    return ["<section>", "<h2>The arena</h2>", f"<figure>{drawn}<figcaption>{caption}</figcaption></figure>", "</section>"]
+    top = max(blocks.height for _, blocks in story.arenas)
+    rows = ["<section>", "<h2>The arena</h2>"]
+    for what, blocks in story.arenas:
+        drawn = _both(
+            lambda width, key, blocks=blocks, what=what: figures.arena(
+                blocks, title=f"The arena {what}", width=width, key=key, headed=False, top=top
+            ),
+            "arena-" + what.replace(" ", "-"),
+        )
+        caption = ""
+        if blocks.left_out:
+            caption += f"{blocks.left_out:,} smaller ones with {exact(blocks.left_out_bytes)} in sum are left out. "
+        if blocks.unplaced:
+            caption += f"{blocks.unplaced:,} buffers or workspaces have no known place and are not drawn. "
+        note = f"<figcaption>{caption}</figcaption>" if caption else ""
+        rows += [f'<h3><span class="key {what}"></span>{what}: {human(blocks.height)}</h3>', f"<figure>{drawn}{note}</figure>"]
+    rows.append('<p class="soft small">Each rectangle is one buffer at its place: steps across, addresses up.</p>')
+    return [*rows, "</section>"]
 
 
 def _reasons(story: Story) -> list[str]:

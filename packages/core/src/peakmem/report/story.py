@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from peakmem import words
 from peakmem.frontend import Model, Verification, frontend_version
 from peakmem.liveness import Timeline, scheduled_timeline, timeline
+from peakmem.report.data import Bars, arena, planned
 from peakmem.report.figures import Bound
 from peakmem.result import Result, bounded
 from peakmem.sizes import exact, human, short
@@ -59,8 +60,8 @@ class Story:
         Sentences under the answer; what a reader must know; what differs.
     before, after : Timeline
     bounds : tuple of Bound
-    offsets : mapping of str to int, or None
-        Of the schedule.
+    arenas : tuple of (str, Bars)
+        What each is, and its blocks: before and after where the model tells, else what the schedule planned.
     proof : str
         Which orders the certificate speaks of.
     certificate : Certificate or None
@@ -87,7 +88,7 @@ class Story:
     after: Timeline
     bounds: tuple[Bound, ...]
     facts: tuple[tuple[str, str], ...] = ()
-    offsets: Mapping[str, int] | None = None
+    arenas: tuple[tuple[str, Bars], ...] = ()
     proof: str = ""
     certificate: Certificate | None = None
     proved: Program | None = None
@@ -159,7 +160,7 @@ def _of_result(result: Result, settings: Mapping[str, object], name: str | None)
     return replace(
         _story(result, name, before, after, words.answer(result)),
         moved=tuple(_moved(program, after.order)),
-        offsets=result.schedule.offsets,
+        arenas=_arenas(result.source, result.model) or _planned(after, result.schedule.offsets),
         facts=_facts(result.source, result.model, result.verification, settings, name, result.unmeasured),
         proved=result.ordering.program,
         checks=name or _name(result.source),
@@ -177,6 +178,7 @@ def _of_pair(pair: Pair, settings: Mapping[str, object], name: str | None) -> St
         proved=result.model.program,
         checks=_name(result.model),
         proof=f"Every order of the statements in {_name(result.model)}",
+        arenas=_arenas(result.source, result.model),
     )
 
 
@@ -260,6 +262,7 @@ def _of_recomputation(found: Recomputation, settings: Mapping[str, object], name
         moved=() if again is not None else tuple(_moved(program, after.order)),
         front=(tuple((p.extra_macs, p.peak, p.exact) for p in points), floor) if points else None,
         plan=tuple(reruns),
+        arenas=_arenas(found.source, found.model) if found.model is not None else (),
         checks="" if again is not None else name or _name(found.source),
         paths=_paths(found.source, found.model),
     )
@@ -293,6 +296,25 @@ def _less(before: int, after: int) -> Tile:
     word = "fewer" if after < before else "more"
     amount = percent(after - before, before, sign="+") if before else exact(after)
     return Tile("change", amount, f"{exact(abs(after - before))} {word}")
+
+
+def _arenas(source: Model, made: Model) -> tuple[tuple[str, Bars], ...]:
+    """The arenas of two artifacts, if their frontend can tell; one if they are the same."""
+    found = []
+    for what, model in (("before", source), ("after", made)):
+        tell_places = getattr(model, "arena", None)
+        if tell_places is not None:
+            blocks = arena(timeline(model.program), tell_places())
+            if blocks.bars and blocks.steps:
+                found.append((what, blocks))
+    if len(found) == 2 and found[0][1] == found[1][1]:
+        return (("before and after", found[0][1]),)
+    return tuple(found)
+
+
+def _planned(line: Timeline, offsets: Mapping[str, int] | None) -> tuple[tuple[str, Bars], ...]:
+    blocks = arena(line, planned(line, offsets)) if offsets and line.order else None
+    return (("after", blocks),) if blocks is not None and blocks.bars else ()
 
 
 def _moved(program: Program, order: tuple[int, ...]) -> list[str]:
