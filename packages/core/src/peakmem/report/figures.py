@@ -127,7 +127,8 @@ def _step_axis(picture: Drawing, frame: Frame, steps: int) -> None:
             continue
         last = x
         picture.path(f"M{pixel(x)} {pixel(frame.foot)}v4", "axis")
-        picture.text(x, frame.foot + 18, f"{step + 1:,}", "soft", "middle")
+        last_one = step == steps - 1 and step >= 999
+        picture.text(frame.right + 8 if last_one else x, frame.foot + 18, f"{step + 1:,}", "soft", "end" if last_one else "middle")
     picture.text((frame.left + frame.right) / 2, frame.foot + 36, "step", "soft", "middle")
 
 

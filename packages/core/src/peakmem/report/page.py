@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 
@@ -86,7 +87,7 @@ def _head(story: Story, title: str) -> list[str]:
     )
     rows = [
         "<header>",
-        f"<h1>{word(story.answer)}</h1>",
+        f"<h1>{_whole(story.answer)}</h1>",
         f'<p class="soft">{title}, {len(story.before.order):,} statements</p>',
         f'<dl class="tiles">{tiles}</dl>',
         "</header>",
@@ -97,6 +98,11 @@ def _head(story: Story, title: str) -> list[str]:
     if story.notes:
         rows += ['<h3 class="soft">Notes</h3>', _list(story, story.notes)]
     return [*rows, "</section>"]
+
+
+def _whole(sentence: str) -> str:
+    """A sentence whose changes in brackets are not broken over two lines."""
+    return re.sub(r"\([^()]* %\)", r'<span class="whole">\g<0></span>', word(sentence))
 
 
 def _list(story: Story, sentences: Sequence[str]) -> str:
@@ -125,29 +131,36 @@ def _memory(story: Story, before: Curve, after: Curve) -> list[str]:
             f" Of {max(before.steps, after.steps):,} steps, each column of the picture shows the first, the last, the "
             "lowest and the highest, so every peak is there."
         )
-    rows = [
+    now = "".join(_now(*each) for each in _drawn(before, after))
+    return [
         "<section>",
         "<h2>Memory over steps</h2>",
         "<figure>",
         f'<div class="stage" id="stage" role="group" aria-label="Memory over steps">{drawn}</div>',
-        f'<div class="readout" id="readout" aria-live="polite">{_now("before", before)}{_now("after", after)}</div>',
+        f'<div class="readout" id="readout" aria-live="polite">{now}</div>',
         f'<figcaption>{caption} <span id="hint" hidden>Point at a step, or focus the picture and use the arrow keys.</span>'
         "</figcaption>",
         "</figure>",
         "</section>",
     ]
-    return rows
 
 
-def _now(name: str, curve: Curve) -> str:
+def _drawn(before: Curve, after: Curve) -> list[tuple[str, Curve, str]]:
+    """The curves as they are drawn: colour, steps, and what they are called."""
+    if before == after:
+        return [("after", after, "before and after")]
+    return [("before", before, "before"), ("after", after, "after")]
+
+
+def _now(name: str, curve: Curve, called: str) -> str:
     """The readout without scripts: the peak."""
     top = curve.top
     what, size, largest = "no statements: ", exact(curve.peak), ""
     if top is not None:
-        what = f"peak at step {top.step + 1:,} of {curve.steps:,}, {_name(top.statement)}: "
-        largest = "largest live: " + ", ".join(f"{_name(n)} ({exact(s)})" for n, s in top.largest)
+        what = f"peak at step {top.step + 1:,} of {curve.steps:,}, {shorten(clean(top.statement))}: "
+        largest = "largest live: " + ", ".join(f"{shorten(clean(n))} ({exact(s)})" for n, s in top.largest)
     return (
-        f'<div data-curve="{name}"><span class="key {name}"></span>{name}: <span class="what">{word(what)}</span>'
+        f'<div data-curve="{name}"><span class="key {name}"></span>{called}: <span class="what">{word(what)}</span>'
         f'<b class="size">{size}</b><br><span class="largest soft">{word(largest)}</span></div>'
     )
 
@@ -157,7 +170,7 @@ def _curves(before: Curve, after: Curve) -> str:
     names: dict[str, int] = {}
 
     def number(name: str) -> int:
-        return names.setdefault(_name(name), len(names))
+        return names.setdefault(shorten(clean(name)), len(names))
 
     rows = [
         {
@@ -165,7 +178,7 @@ def _curves(before: Curve, after: Curve) -> str:
             "steps": curve.steps,
             "moments": [[m.step, m.size, number(m.statement), [[number(n), s] for n, s in m.largest]] for m in curve.moments],
         }
-        for name, curve in (("before", before), ("after", after))
+        for name, curve, _ in _drawn(before, after)
         if curve.steps
     ]
     document = {"steps": max(before.steps, after.steps), "start": after.peak_step, "curves": rows, "names": list(names)}
@@ -272,12 +285,11 @@ def _arena(story: Story) -> list[str]:
 
 
 def _reasons(story: Story) -> list[str]:
-    rows = ['<section class="reasons">', "<h2>Why no order does better</h2>"]
+    rows = ['<section class="reasons">']
     if story.certificate is None:
-        rows.append("<p>There is no certificate, so nothing is proved: a better order may exist.</p>")
+        rows += ["<h2>Nothing is proved</h2>", "<p>There is no certificate, so a better order may exist.</p>"]
         return [*rows, "</section>"]
-    if story.certificate.peak > story.certificate.lower_bound:
-        rows[1] = "<h2>How much better an order could be at most</h2>"
+    rows.append(f"<h2>Why no order needs less than {human(story.certificate.lower_bound)}</h2>")
     scope = f"{story.proof} was considered. " if story.proof else ""
     rows.append(f'<p class="soft small">{word(scope)}What follows is read off the certificate, which the checker accepted.</p>')
     depth = 0
@@ -321,18 +333,21 @@ def _provenance(story: Story) -> list[str]:
     rows = ["<section>", "<h2>Where this comes from</h2>", f'<table class="facts"><tbody>{facts}</tbody></table>']
     if story.certificate is not None:
         size = len(story.certificate.to_bytes())
-        model = word(shorten(clean(story.checks or "PROGRAM"), LONGEST))
         if story.certificate_data is not None:
-            file = word(shorten(clean(story.checks or "program"), 80)) + ".certificate.json"
+            file = shorten(clean(story.checks or "program"), 80) + ".certificate.json"
             rows.append(
-                f'<p>The certificate is in this page: <a id="certificate" download="{file}" '
-                f'href="{story.certificate_link}">{file}</a> ({exact(size)}).'
+                f'<p>The certificate is in this page: <a id="certificate" download="{word(file)}" '
+                f'href="{story.certificate_link}">{word(file)}</a> ({exact(size)}).'
             )
         else:
             rows.append(f"<p>The certificate has {exact(size)}, more than the {exact(LARGEST_CERTIFICATE)} that fit here; it is left out.")
             file = "CERT"
         if story.checks:
-            rows.append(f" To check it: <code>peakmem check {model} {file}</code>, with the same options of the frontend.</p>")
+            line = shlex.join(["peakmem", "check", shorten(clean(story.checks), LONGEST), file])
+            rows.append(f" To check it: <code>{word(line)}</code>, with the same options of the frontend.</p>")
         else:
-            rows.append(" It is about the enlarged program, which <code>peakmem check</code> reads from a file of its own.</p>")
+            rows.append(
+                " It is about the enlarged program, which no command writes; from Python: "
+                "<code>peakmem.check.check(found.expansion.program, document)</code>.</p>"
+            )
     return [*rows, "</section>"]

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from html import escape
+from unicodedata import east_asian_width
 
 from peakmem.words import clean, shorten
 
@@ -181,7 +182,9 @@ def word(text: str) -> str:
 
 def fit(text: str, pixels: float, size: float = 12) -> str:
     """A name shortened in the middle to about ``pixels`` of width."""
-    return shorten(clean(text), max(9, int(pixels / (0.58 * size))))
+    cleaned, room = clean(text), max(9, int(pixels / (0.58 * size)))
+    wide = sum(1 for c in cleaned if not c.isascii() and east_asian_width(c) in "WF")
+    return shorten(cleaned, room * len(cleaned) // (len(cleaned) + wide) if wide else room)
 
 
 def _place(value: float | str) -> str:
