@@ -19,6 +19,7 @@ from peakmem_inductor.costs import macs
 from peakmem_inductor.effects import Effects
 from peakmem_inductor.emitting import emit, rename
 from peakmem_inductor.profile import Layout
+from peakmem_inductor.signatures import runs_once
 from peakmem_inductor.simulation import simulate
 from peakmem_inductor.statictext import profile_from_text
 from peakmem_inductor.wrapper import parse_wrapper
@@ -160,6 +161,65 @@ return (buf1, )
     profile = profile_from_text(wrapper)
     graph = build_graph(wrapper, profile, effects=lambda _: Effects({}))
     assert [s.pure for s in graph.program.statements] == [False, True], "it binds a number"
+
+
+KERNEL = """
+#pragma omp parallel
+extern "C"  void  kernel(const int64_t* in_ptr0,
+                       const float* in_ptr1,
+                       float* out_ptr0)
+{ %s }
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (KERNEL % "out_ptr0[static_cast<int64_t>(x1 + 6L*x0)] = tmp4; float a = in_ptr1[static_cast<int64_t>(tmp3)];", ""),
+        (KERNEL % "atomic_add(&out_ptr0[static_cast<int64_t>(tmp3)], tmp4);", "threads race"),
+        (KERNEL % "atomic_add_vec<float, 2, 1>(out_ptr0, tmp10, tmp12);", "threads race"),
+        (KERNEL % "out_ptr1[static_cast<int64_t>(x0 + 8L*tmp17[x0_inner])] = tmpbuf[x0_inner];", "threads race"),
+        ((KERNEL % "atomic_add(&out_ptr0[0], tmp4);").replace("#pragma omp parallel", ""), ""),
+        ((KERNEL % "").replace("out_ptr0", "Y"), "made from a template"),
+        ("def triton_poi_0(in_ptr0, out_ptr0, xnumel):\n    tl.store(out_ptr0 + (x0), tmp4, xmask)", ""),
+        ("def triton_poi_0(in_ptr0, out_ptr0, xnumel):\n    tl.store(out_ptr0 + (tmp2 + 4*x0), tmp4, xmask)", "threads race"),
+        ("def triton_poi_0(in_ptr0, out_ptr0, xnumel):\n    tl.atomic_add(out_ptr0 + (x0), tmp4)", "threads race"),
+        ("def triton_tem_0(arg_A, arg_B, out_ptr0):\n    acc += tl.dot(a, b)", "made from a template"),
+    ],
+)
+def test_kernels_that_run_once(code: str, why: str) -> None:
+    assert runs_once(code) == why
+
+
+def test_kernels_and_operators_whose_threads_race_do_not_run_twice() -> None:
+    text = wrapper_of(
+        """
+buf0 = empty_strided_cpu((4, 4), (4, 1), torch.float32)
+k_read(arg0_1, buf0)
+aten.index_put_.default(buf0, [saved], arg0_1, True)
+buf1 = empty_strided_cpu((4, 4), (4, 1), torch.float32)
+k_two(buf0, arg0_1, buf1)
+return (buf1, )
+"""
+    ).replace("{ }\n", "#pragma omp parallel\n{ atomic_add(&out_ptr0[x0], tmp0); }\n", 1)
+    wrapper = parse_wrapper(text)
+    assert wrapper.once == {"k_read": "threads race"}
+    profile = profile_from_text(wrapper)
+    known = Effects({"0": "rw"})
+
+    def pure(threads: int) -> list[bool]:
+        return [s.pure for s in build_graph(wrapper, replace(profile, threads=threads), effects=lambda _: known).program.statements]
+
+    assert pure(2) == [False, False, True]
+    assert pure(1) == [False, True, True], "an operator runs on the threads there are, a kernel on those it was made for"
+
+
+def test_effects_that_no_schema_tells(torch: Any) -> None:
+    from peakmem_inductor.effects import operator_effects
+
+    assert operator_effects("torch.ops.quantized.dropout.default").random
+    assert operator_effects("torch.ops.aten.native_batch_norm.default").accesses["3"] == "rw"
+    assert operator_effects("torch.ops.aten.native_batch_norm_backward.default").accesses == {}
 
 
 def test_a_copy_waits_for_the_number_it_needs() -> None:

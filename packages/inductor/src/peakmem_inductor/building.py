@@ -17,7 +17,7 @@ from peakmem.program import Buffer, Program
 
 from peakmem_inductor.costs import macs
 from peakmem_inductor.dependences import statements_of
-from peakmem_inductor.effects import BARRIER, EXTERN, Effects
+from peakmem_inductor.effects import BARRIER, EXTERN, Effects, races
 from peakmem_inductor.forms import UNBACKED, Access, Form, Wrapper, dotted, is_reuse, names_in
 from peakmem_inductor.graph import Definition, Graph, Step
 from peakmem_inductor.profile import Profile
@@ -225,7 +225,7 @@ class _Builder:
             else:
                 self.produced(step, name, effects, form)
         cost = macs(form, self.profile)
-        step.cost, step.repeatable = cost or 0, cost is not None
+        step.cost, step.repeatable = cost or 0, cost is not None and not (self.profile.threads != 1 and races(form.target))
         self.note_first(step)
 
     def kernel(self, form: Form) -> None:
@@ -242,6 +242,7 @@ class _Builder:
                 step.barrier = True  # writes a constant of the module
             for name in names:
                 self.access(step, name, access, self.region(expression), form)
+        step.repeatable = form.target not in self.wrapper.once
         self.note_first(step)
 
     def produced(self, step: Step, name: str, effects: Effects, form: Form) -> None:

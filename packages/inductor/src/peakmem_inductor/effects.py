@@ -6,6 +6,7 @@ studied where torch is not installed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -58,6 +59,17 @@ EXTERN = Effects({"out": "w"})
 BARRIER = Effects({}, known=False)
 
 
+_STATISTICS = ("running_mean", "running_var")
+"""Batch norms update them in training, although their schemas do not say so."""
+_PURE_NORM = re.compile(r"backward|functional|no_training|no_stats")
+_RACES = re.compile(r"_?(?:unsafe_)?(?:index_put|index_add|index_reduce|scatter|put|_index_put_impl)")
+
+
+def races(target: str) -> bool:
+    """Whether threads of an operator may meet in one element: a second run on several threads may give other bits."""
+    return any(_RACES.match(word) for word in target.split("."))
+
+
 def operator_effects(target: str) -> Effects:
     """Effects of ``torch.ops.aten.x.default`` and its short forms, from the schema that torch has for it.
 
@@ -98,15 +110,17 @@ def operator_effects(target: str) -> Effects:
     random = False
     for overload in overloads:
         schema = overload._schema
-        random = random or torch.Tag.nondeterministic_seeded in overload.tags
+        random = random or torch.Tag.nondeterministic_seeded in overload.tags or schema.name == "quantized::dropout"
         returned = {
             a for r in schema.returns if r.alias_info is not None for a in (*r.alias_info.before_set, *r.alias_info.after_set)
         }
         for position, argument in enumerate(schema.arguments):
             info = argument.alias_info
-            if info is None:
-                continue
             keys = (str(position), argument.name)
+            if info is None:
+                if argument.name in _STATISTICS and not _PURE_NORM.search(schema.name):
+                    accesses.update(dict.fromkeys(keys, "rw"))
+                continue
             if info.is_write:
                 access: Access = "w" if argument.kwarg_only and argument.is_out else "rw"
                 for key in keys:

@@ -88,6 +88,8 @@ class Wrapper:
         Local names in the return expression.
     kernels : mapping of str to tuple of Access or None
         For each kernel defined in the file the access of its arguments by position; None for a plain number.
+    once : mapping of str to str
+        Kernels that must not run twice, and why.
     body_lines : tuple of (int, int)
         First and last line of the body of ``call`` (from 1, inclusive).
     indent : str
@@ -107,6 +109,7 @@ class Wrapper:
     returns: Form
     outputs: tuple[str, ...]
     kernels: Mapping[str, tuple[Access | None, ...]]
+    once: Mapping[str, str]
     body_lines: tuple[int, int]
     indent: str
     context: str

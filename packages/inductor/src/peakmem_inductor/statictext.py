@@ -19,7 +19,7 @@ from peakmem_inductor.simulation import merged_blocks
 _RANDOM = re.compile(r"rand|dropout|bernoulli|multinomial|normal|poisson|exponential|cauchy|geometric|uniform")
 _READ_ONLY = re.compile(
     r"^(torch\.ops\.)?(aten|mkldnn|mkl)\.(_?scaled_dot_product\w+|convolution(_backward)?|_convolution_pointwise|_mkl_linear|"
-    r"_linear_pointwise|max_pool\w+|avg_pool\w+|_adaptive_avg_pool\w+|native_\w+|topk|sort|cumsum|_fft\w+|bmm|mm|addmm|"
+    r"_linear_pointwise|max_pool\w+|avg_pool\w+|_adaptive_avg_pool\w+|native_(layer|group)_norm(_backward)?|topk|sort|cumsum|_fft\w+|bmm|mm|addmm|"
     r"embedding_dense_backward|nonzero|upsample\w+|grid_sampler\w+)(\.default|\.stable|\.values)?$"
 )
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from peakmem.errors import InputError
 
 from peakmem_inductor.forms import Access, Form, FormKind, Wrapper, dotted, names_in
-from peakmem_inductor.signatures import cpp_accesses, triton_accesses
+from peakmem_inductor.signatures import cpp_accesses, runs_once, triton_accesses
 
 ALLOCATION = re.compile(r"empty_strided(_\w+)?$")
 SYMBOL = re.compile(r"(?:s|u|zuf|ps|ks)\d+$")
@@ -62,6 +62,7 @@ class _Reader:
         self.local: set[str] = set()
         self.containers: set[str] = set()
         self.kernels: dict[str, tuple[Access | None, ...]] = {}
+        self.once: dict[str, str] = {}
         self.functions: set[str] = set()
         self.devices: set[str] = set()
 
@@ -146,6 +147,7 @@ class _Reader:
             returns=returns,
             outputs=returns.uses,
             kernels=self.kernels,
+            once=self.once,
             body_lines=(first.lineno, call.end_lineno),
             indent=row[: len(row) - len(row.lstrip())],
             context=context,
@@ -175,6 +177,9 @@ class _Reader:
             return
         if access is not None:
             self.kernels[target.id] = access
+            reason = runs_once(code)
+            if reason:
+                self.once[target.id] = reason
 
     # -- one statement ---------------------------------------------------------------------------------------
 
