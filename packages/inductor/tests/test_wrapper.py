@@ -336,3 +336,22 @@ return (buf4, )
     graph = build_graph(wrapper, profile, effects=known.__getitem__)
     assert len({graph.buffer_of[n] for n in ("buf0", "buf1", "buf2")}) == 1
     assert graph.predicted() == 128
+
+
+def test_a_tuple_that_nobody_takes_apart_goes_at_once() -> None:
+    from dataclasses import replace
+
+    from peakmem_inductor.effects import Effects
+
+    call = "buf0 = torch.ops.aten.native_dropout.default(arg0_1, 0.5, True)"
+    wrapper = parse_wrapper(
+        wrapper_of(f"{call}\nbuf1 = empty_strided_cpu((4, 4), (4, 1), torch.float32)\nk_read(arg0_1, buf1)\nreturn (buf1, )")
+    )
+    profile = profile_from_text(wrapper)
+    profile = replace(profile, torch="2.13.0", workspaces={call: 80}, residues={call: 80})
+    assert simulate(wrapper, profile) == 80 + 64, "as it stands, it stays"
+    graph = build_graph(wrapper, profile, effects=lambda _: Effects({}, random=True))
+    assert graph.predicted() == 80
+    again, more = graph.realize((0, 1))
+    assert [f.text for f in again.forms][:2] == [call, "del buf0"]
+    assert simulate(again, more) == 80

@@ -219,7 +219,7 @@ class _Builder:
                 step.barrier = step.barrier or not _is_constant(expression)
         for name in form.defines:
             self.producer[name] = step
-            if name in self.containers:
+            if name in self.containers or self.untouched_tuple(name):
                 step.scratch.append(name)
                 step.defines.append(name)
             else:
@@ -227,6 +227,10 @@ class _Builder:
         cost = macs(form, self.profile)
         step.cost, step.repeatable = cost or 0, cost is not None and not (self.profile.threads != 1 and races(form.target))
         self.note_first(step)
+
+    def untouched_tuple(self, name: str) -> bool:
+        """Whether a call returned a tuple that nobody takes apart; it can go at once."""
+        return self.profile.recorded and name not in self.profile.names and name not in self.profile.numbers
 
     def kernel(self, form: Form) -> None:
         accesses = self.wrapper.kernels[form.target]

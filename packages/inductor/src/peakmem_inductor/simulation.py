@@ -52,7 +52,7 @@ def simulate(wrapper: Wrapper, profile: Profile) -> int:
                     now += made_layout.bytes
             peak = max(peak, now + profile.workspaces.get(form.text, 0))
             residue = profile.residues.get(form.text, 0)
-            if residue and form.defines and form.defines[0] in elements:
+            if residue and form.defines and (form.defines[0] in elements or form.defines[0] not in profile.names):
                 container = form.defines[0]
                 where[container], size[container] = container, residue
                 now += residue
