@@ -99,8 +99,11 @@ def table(rows: list[dict[str, Any]], budget: str, failed: list[str]) -> str:
             f"{100 * (1 - b['after'] / a['after']):.1f} % | {b['reruns']} | {share:.3f} % | {'exact' if b['exact'] else 'best found'} | {ratio} |"
         )
     rest = [r for r in rows if r not in helped]
-    same = ", ".join(f"{r['net']} {r['ordered']['name'].split('_')[-1]}" for r in rest)
-    lines += ["", f"Not lowered within this budget: {same}.", ""]
+    kinds: dict[str, list[str]] = {}
+    for r in rest:
+        kinds.setdefault(r["net"], []).append(r["ordered"]["name"].split("_")[-1])
+    same = ", ".join(f"{net} ({', '.join(names)})" for net, names in kinds.items())
+    lines += ["", f"Not lowered within this budget, {len(rest)} graphs: {same}.", ""]
     if failed:
         lines += [f"Not measured: {', '.join(failed)}.", ""]
     lines += [
