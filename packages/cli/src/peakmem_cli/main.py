@@ -44,6 +44,7 @@ def run() -> None:
     _heed("SIGTERM")
     _heed("SIGHUP")
     code = main(sys.argv[1:])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said; only the interpreter is still to be taken down
     try:
         sys.stdout.flush()
     except PeakmemError as error:

@@ -155,8 +155,12 @@ def cheapest_state(
     if SINK not in heads:
         # No buffer is kept at the top, so U itself holds none of them.
         return Cut(constant, tuple(sorted(node_of)), [] if want_flow else None)
+    import numpy as np
+
+    # Arrays made here: while the solver's binding converts a list, it takes Ctrl-C for arguments of a wrong type.
+    ends = np.array([tails, heads], dtype=np.int32)
     flow = _solver()()
-    arcs = flow.add_arcs_with_capacity(tails, heads, capacities)
+    arcs = flow.add_arcs_with_capacity(ends[0], ends[1], np.array(capacities, dtype=np.int64))
     if flow.solve(SOURCE, SINK) != flow.OPTIMAL:
         raise ArithmeticError("the maximum-flow solver failed")
     value = constant + flow.optimal_flow()

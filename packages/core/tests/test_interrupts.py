@@ -1,0 +1,35 @@
+"""An interrupt stays an interrupt, wherever it strikes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from peakmem import cuts
+from peakmem.ordering import order_program
+from peakmem.recompute.generators import random_program
+
+
+def test_the_flow_solver_is_given_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While its binding converts a list, Ctrl-C becomes a TypeError: that struck it in one of fifteen tries."""
+    solver, calls = cuts._solver(), []
+
+    class Strict:
+        def __init__(self) -> None:
+            self.real = solver()
+
+        def add_arcs_with_capacity(self, *arguments: Any) -> Any:
+            calls.append([getattr(a, "dtype", None) for a in arguments])
+            assert all(isinstance(a, np.ndarray) and a.flags.c_contiguous for a in arguments)
+            return self.real.add_arcs_with_capacity(*arguments)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.real, name)
+
+    program = random_program(3, 12)
+    whole = order_program(program)
+    monkeypatch.setattr(cuts, "_solver", lambda: Strict)
+    assert order_program(program).orders == whole.orders
+    assert calls
+    assert all(types == [np.int32, np.int32, np.int64] for types in calls)
