@@ -1,9 +1,10 @@
-"""Exact dynamic programming along time on the full problem: which values are present, what has been rerun.
+"""Dynamic programming along time on the full problem: which values are present, what has been rerun. Exact, unless
+told to keep the most promising labels alone.
 
 Unlike the relaxations this enforces memory at every moment, inside gaps too, and chooses the order of reruns inside a
 gap. A label is a set of present values, the reruns so far and their price. A label is dropped when another one at the
 same moment has all its values, costs no more *and has rerun no unit more often* (without the last condition the cap
-makes the rule false).
+makes the rule false), or when what must still come back would exceed the budget, or cannot come back.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ MOST_OPTIONAL = 12
 """Buffers that a row of several statements may let go half way; with more, all ways to do so are too many."""
 
 
+WAYS = 64
+"""In a beam, how many ways to drop values are tried at most, for one label at one moment."""
+
+
 class TooWide(Exception):
     """More labels, or more time, than allowed."""
 
@@ -32,6 +37,7 @@ class _Label:
     runs: int  # cap - 1 bits for each group, as many low ones set as it has reruns: "no more often" is a subset
     parent: _Label | None
     rerun: Rerun | None
+    missing: int  # MACs of what must rerun for the values that are still read to come back
 
 
 @dataclass(frozen=True)
@@ -47,16 +53,21 @@ class FrontierAnswer:
         Most undecided values at one moment.
     labels : int
         Most labels at one moment.
+    exact : bool
+        Nothing was left out; otherwise the answer is only a plan, or says nothing.
     """
 
     reruns: list[Rerun] | None
     cost: int
     width: int
     labels: int
+    exact: bool = True
 
 
-def solve_frontier(horizon: Horizon, *, most_labels: int = 4000, deadline: float | None = None) -> FrontierAnswer:
-    """Least MACs by labels along time.
+def solve_frontier(
+    horizon: Horizon, *, most_labels: int = 4000, deadline: float | None = None, beam: int | None = None
+) -> FrontierAnswer:
+    """Least MACs by labels along time; with a ``beam`` only so many labels go on to the next moment.
 
     Raises
     ------
@@ -68,12 +79,15 @@ def solve_frontier(horizon: Horizon, *, most_labels: int = 4000, deadline: float
     Nothing is dropped, and reruns wait, where that is exact: where all that could be present fits with any rerun, a
     rerun can as well happen at the first such moment after a tight one.
     """
-    return _Frontier(horizon, most_labels, deadline).run()
+    return _Frontier(horizon, most_labels, deadline, beam).run()
 
 
 class _Frontier:
-    def __init__(self, horizon: Horizon, most_labels: int, deadline: float | None) -> None:
+    def __init__(
+        self, horizon: Horizon, most_labels: int, deadline: float | None, beam: int | None = None
+    ) -> None:
         self.h, self.problem = horizon, horizon.problem
+        self.beam, self.exact = beam, True
         self.most, self.deadline = most_labels, deadline
         self.sizes = horizon.sizes
         groups = sorted({u.group for i, u in enumerate(self.problem.units) if horizon.usable[i]})
@@ -88,7 +102,7 @@ class _Frontier:
         self.alive = alive
 
     def run(self) -> FrontierAnswer:
-        labels = [_Label(0, 0, 0, None, None)]
+        labels = [_Label(0, 0, 0, None, None, 0)]
         sure = _bits(b for b in self.h.counted if self.problem.born[b] < 0)
         here = 0  # buffers that the labels decide about
         for step, v in enumerate(self.problem.order):
@@ -109,9 +123,9 @@ class _Frontier:
                     then.extend(
                         self.follow(x, mask) for mask in self.maximal(x.present & keep, 0, self.h.target - room_fixed)
                     )
-            labels = self.prune(then, step + 1)
+            labels = self.promising(self.prune(then, step + 1), step + 1, keep, touched)
             if not labels:
-                return FrontierAnswer(None, 0, self.width, self.widest)
+                return FrontierAnswer(None, 0, self.width, self.widest, self.exact)
             sure = _bits(touched) | _bits(
                 b for b in self.h.counted if b not in touched and self.h.status(b, step, gap=False) > 0
             )
@@ -123,7 +137,7 @@ class _Frontier:
             if at.rerun is not None:
                 reruns.append(at.rerun)
             at = at.parent
-        return FrontierAnswer(reruns[::-1], best.cost, self.width, self.widest)
+        return FrontierAnswer(reruns[::-1], best.cost, self.width, self.widest, self.exact)
 
     @staticmethod
     def covers(present: int, runs: int, other: int, other_runs: int) -> bool:
@@ -132,7 +146,7 @@ class _Frontier:
 
     @staticmethod
     def follow(x: _Label, present: int) -> _Label:
-        return x if present == x.present else _Label(x.cost, present, x.runs, x, None)
+        return x if present == x.present else _Label(x.cost, present, x.runs, x, None, x.missing)
 
     def gap(self, labels: list[_Label], gap: int, fixed: int, undecided: list[int]) -> list[_Label]:
         """All reruns that this gap may hold, any number in any order."""
@@ -170,8 +184,11 @@ class _Frontier:
                 runs = x.runs | (used << 1 | 1) << shift
                 for mask in self.after(unit, x.present & ~delivers, sources, delivers, self.h.target - fixed):
                     count += 1
-                    y = _Label(x.cost + unit.cost, mask, runs, x, (gap, i))
+                    y = _Label(x.cost + unit.cost, mask, runs, x, (gap, i), x.missing)
                     heapq.heappush(queue, (y.cost, count, y))
+            if self.beam is not None and len(done) >= 4 * self.beam and queue:
+                self.exact = False
+                break
         return done
 
     def after(self, unit: Unit, present: int, sources: int, delivers: int, room: int) -> Iterator[int]:
@@ -231,6 +248,9 @@ class _Frontier:
                 produced += 1
                 self.check(produced)
                 yield present & ~(dropped | 1 << b)
+                if self.beam is not None and produced >= WAYS and stack:
+                    self.exact = False
+                    return
             else:
                 stack.append((i + 1, dropped | 1 << b, left - self.sizes[b]))
 
@@ -253,6 +273,50 @@ class _Frontier:
             self.check(len(result))
         self.widest = max(self.widest, len(result))
         return result
+
+    def promising(self, labels: list[_Label], gap: int, decided: int, touched: list[int]) -> list[_Label]:
+        """Labels from which a plan may follow; in a beam, the best of them.
+
+        A value that is absent and still read must be made again, from its unit's sources; those that are absent must
+        be made again first. So no continuation costs less than all these units, each of them once.
+        """
+        if gap >= len(self.problem.order):
+            return labels
+        live = decided & self.live(gap) & ~_bits(touched)
+        result = []
+        for x in labels:
+            missing = self.missing(live & ~x.present, x.present, decided, x.runs, gap)
+            if missing is None or (self.h.budget is not None and x.cost + missing > self.h.budget):
+                continue
+            result.append(x if missing == x.missing else _Label(x.cost, x.present, x.runs, x, None, missing))
+        if self.beam is not None and len(result) > self.beam:
+            self.exact = False
+            result.sort(key=lambda x: (x.cost + x.missing, -x.present.bit_count(), x.present, x.runs))
+            del result[self.beam :]
+        return result
+
+    def live(self, gap: int) -> int:
+        """Buffers that a base step from ``gap`` on touches."""
+        return _bits(b for b in self.h.possible[gap] if self.problem.last_use[b] >= gap)
+
+    def missing(self, absent: int, present: int, decided: int, runs: int, gap: int) -> int | None:
+        """MACs of all that must rerun for ``absent`` values to come back; None if some cannot."""
+        limit = self.problem.cap - 1
+        units: set[int] = set()
+        stack = list(_members(absent))
+        cost = 0
+        while stack:
+            u = self.problem.unit_at(stack.pop(), gap)
+            if u is None or not self.h.usable[u]:
+                return None
+            if u not in units:
+                unit = self.problem.units[u]
+                if runs >> self.shift[unit.group] + limit - 1 & 1:
+                    return None
+                units.add(u)
+                cost += unit.cost
+                stack.extend(b for b in unit.sources if decided >> b & 1 and not present >> b & 1)
+        return cost
 
     def check(self, labels: int) -> None:
         if labels > self.most or (self.deadline is not None and time.monotonic() > self.deadline):

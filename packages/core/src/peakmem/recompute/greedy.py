@@ -33,7 +33,12 @@ def greedy(
     while now.peak > target:
         over = sum(b - target for b in now.bytes_at if b > target)
         view = _View(problem, reruns, now, target)
-        ranked = sorted(view.moves(), key=lambda move: (move.score, move.event, move.units))
+        found = []
+        for move in view.moves():
+            if deadline is not None and time.monotonic() > deadline:
+                return None
+            found.append(move)
+        ranked = sorted(found, key=lambda move: (move.score, move.event, move.units))
         for move in ranked[:TRIES]:
             if deadline is not None and time.monotonic() > deadline:
                 return None

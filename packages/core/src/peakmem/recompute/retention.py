@@ -14,7 +14,7 @@ decomposition solver works on it; the MILP solver takes the same constraints.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -67,6 +67,8 @@ class Retention:
         Where the rerun variables stand in time.
     steps, slots : int
         How many base steps and slots enforce memory.
+    present : list of (int, dict of int to int)
+        Base steps that enforce memory, each with its undecided buffers and their variables.
     """
 
     problem: Problem
@@ -77,6 +79,7 @@ class Retention:
     parts: list[Segment | Slot] = field(default_factory=list)
     steps: int = 0
     slots: int = 0
+    present: list[tuple[int, dict[int, int]]] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -95,14 +98,19 @@ class Retention:
 class Horizon:
     """What could be present when, given the units that may rerun.
 
-    Holds the fixings: a unit dearer than the budget never reruns, and nothing is kept past its last possible use.
+    Holds the fixings: a unit dearer than the budget never reruns, and nothing is kept past its last possible use. With
+    ``only`` no other unit may rerun, so what follows holds for such plans alone.
     """
 
-    def __init__(self, problem: Problem, target: int, budget: int | None = None) -> None:
+    def __init__(
+        self, problem: Problem, target: int, budget: int | None = None, only: Collection[int] | None = None
+    ) -> None:
         self.problem, self.target = problem, target
         limits = [x for x in (problem.max_extra_macs, budget) if x is not None]
         self.budget = min(limits) if limits else None
         self.usable = [self.budget is None or u.cost <= self.budget for u in problem.units]
+        if only is not None:
+            self.usable = [x and i in only for i, x in enumerate(self.usable)]
         self.through, self.last = problem.needed_through(self.usable)
         for i, last in enumerate(self.last):
             self.usable[i] = self.usable[i] and last >= 0
@@ -214,7 +222,12 @@ class Horizon:
         return len(self.units_in(gap)) * (self.problem.cap - 1)
 
 
-def build(horizon: Horizon, steps: Iterable[int], slots: Mapping[int, int] | None = None) -> Retention | None:
+def build(
+    horizon: Horizon,
+    steps: Iterable[int],
+    slots: Mapping[int, int] | None = None,
+    crowded: Collection[tuple[int, int]] = (),
+) -> Retention | None:
     """Write down the model; None if a memory constraint cannot hold whatever is dropped.
 
     Parameters
@@ -224,10 +237,13 @@ def build(horizon: Horizon, steps: Iterable[int], slots: Mapping[int, int] | Non
         Base steps at which memory is enforced.
     slots : mapping of int to int, optional
         Gap -> how many slots; memory is then enforced on the base step after it, too.
+    crowded : collection of (int, int)
+        Enforced base steps, each with a unit: if that unit reruns between the event before and this one, it must fit
+        beside what stays present from one to the other. Every plan keeps to that.
     """
     slots = slots or {}
     model = Retention(horizon.problem, horizon.target)
-    builder = _Builder(horizon, model)
+    builder = _Builder(horizon, model, crowded)
     for step in sorted({*steps, *slots}):
         for _ in range(slots.get(step, 0)):
             if not builder.slot(step):
@@ -239,7 +255,10 @@ def build(horizon: Horizon, steps: Iterable[int], slots: Mapping[int, int] | Non
 
 
 class _Builder:
-    def __init__(self, horizon: Horizon, model: Retention) -> None:
+    def __init__(self, horizon: Horizon, model: Retention, crowded: Collection[tuple[int, int]]) -> None:
+        self.crowded: dict[int, list[int]] = {}
+        for step, u in sorted(crowded):
+            self.crowded.setdefault(step, []).append(u)
         self.h, self.model, self.problem = horizon, model, horizon.problem
         self.after = -1  # base steps up to here are done at the last event
         self.slot_before = False
@@ -274,7 +293,7 @@ class _Builder:
         reruns: dict[int, int] = {}
         if self.started and not self.slot_before and low <= high:
             for u in self.h.units_in(low):
-                if any(self.available(b) is not None for b in self.problem.units[u].delivers):
+                if upto in self.crowded or any(self.available(b) is not None for b in self.problem.units[u].delivers):
                     reruns[u] = self.model.variable(self.problem.units[u].cost)
             for u, x in reruns.items():
                 for e in self.problem.units[u].sources:
@@ -308,12 +327,78 @@ class _Builder:
         for b in self.problem.program.touched[self.problem.order[step]]:
             if self.problem.born[b] < step:
                 self.require(b, reruns, [])
+        crowded = [u for u in self.crowded.get(step, ()) if u in reruns]
+        staying = self.staying(step, undecided, reruns) if crowded else []
         now = self.advance(step, undecided, reruns, {})
+        if crowded:
+            self.beside(crowded, staying, now, reruns)
+        self.model.present.append((step, now))
         self.limit([(self.h.sizes[b], x) for b, x in now.items()], [], room)
         self.after, self.slot_before, self.back = step, False, {}
         self.previous = []
         self.model.steps += 1
         return True
+
+    def staying(self, step: int, undecided: Sequence[int], reruns: Mapping[int, int]) -> list[tuple[int, int | None]]:
+        """What may be present all the way from the last event to base step ``step``.
+
+        Returns
+        -------
+        list of (buffer, variable at the last event or None where it is surely there)
+        """
+        found: list[tuple[int, int | None]] = []
+        touched = set(self.problem.program.touched[self.problem.order[step]])
+        units, low = self.problem.units, self.after + 1
+        for b in self.h.possible[step]:
+            if self.problem.born[b] > self.after:
+                continue  # born in between: it may come after the rerun
+            if any(
+                self.h.usable[u] and u not in reruns and units[u].ready < step and self.h.last[u] >= low
+                for u in self.delivering(b)
+            ):
+                continue  # it may be dropped and come back without a variable that says so
+            if b not in touched and b not in undecided and self.h.status(b, step, gap=False) <= 0:
+                continue
+            terms = self.available(b)
+            if terms is None:
+                found.append((b, None))
+            elif len(terms) == 1:
+                found.append((b, terms[0][1]))
+        return found
+
+    def beside(
+        self,
+        crowded: Sequence[int],
+        staying: Sequence[tuple[int, int | None]],
+        now: Mapping[int, int],
+        reruns: Mapping[int, int],
+    ) -> None:
+        """Memory while each of the ``crowded`` units reruns: itself, its sources, and what stays present throughout.
+
+        A value present at both events stays present in between unless a unit that delivers it reruns there; those
+        for which that has no variable are left out.
+        """
+        sizes = self.h.sizes
+        fixed: set[int] = set()
+        stays: dict[int, int] = {}
+        for b, before in staying:
+            again: list[Term] = [(-1, reruns[u]) for u in self.delivering(b) if u in reruns]
+            ends: list[Term] = [(1, x) for x in (before, now.get(b)) if x is not None]
+            if not again and not ends:
+                fixed.add(b)
+                continue
+            stays[b] = self.model.variable()
+            self.model.rows.append(Row((*ends, *again, (-1, stays[b])), len(ends) - 1))
+        for u in crowded:
+            unit = self.problem.units[u]
+            for i, fresh in enumerate(unit.inner):
+                read = {b for b, last in zip(unit.sources, unit.read_until) if last >= i}
+                need = fresh + sum(sizes[b] for b in read | fixed)
+                terms = [(sizes[b], z) for b, z in stays.items() if b not in read and b not in unit.delivers]
+                room = self.h.target - need
+                excess = sum(a for a, _ in terms) - room
+                if excess > 0:
+                    self.model.rows.append(Row((*terms, (excess, reruns[u])), room + excess))
 
     def slot(self, gap: int) -> bool:
         fixed, undecided = self.h.in_gap(gap)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
+from peakmem.recompute.beam import LATE_RULES, RULES, Beam, Late, guide_of
 from peakmem.recompute.floors import floor
 from peakmem.recompute.frontier import TooWide, solve_frontier
 from peakmem.recompute.greedy import greedy
@@ -71,6 +73,12 @@ class _Search:
         self.plan: Plan | None = None
         self.bound = 0
         self.width: int | None = None
+        self.beams: dict[int, Beam] = {}
+
+    def beam(self, depth: int) -> Beam:
+        if depth not in self.beams:
+            self.beams[depth] = Beam(self.problem, self.target, depth=depth)
+        return self.beams[depth]
 
     def left(self) -> float:
         return self.deadline - time.monotonic()
@@ -91,6 +99,18 @@ class _Search:
         if self.plan is not None:
             least = self.plan.peak if self.settled else self.target
             self.plan = prune(self.plan, least, deadline=max(self.deadline, time.monotonic() + 0.5))
+
+    def improve(self, reruns: Sequence[Rerun]) -> None:
+        """Offer a list of reruns without what it does not need."""
+        if allowed(self.problem, reruns):
+            plan = make_plan(self.problem, reruns)
+            if plan.peak <= self.target:
+                self.offer(prune(plan, self.target, deadline=max(self.deadline, time.monotonic() + 0.1)).reruns)
+
+    @property
+    def price(self) -> tuple[int, int] | None:
+        """MACs and reruns of the incumbent."""
+        return None if self.plan is None else (self.plan.extra_macs, len(self.plan.reruns))
 
     @property
     def settled(self) -> bool:
@@ -144,10 +164,9 @@ def solve(
     used = "relaxation"
     try:
         if method == "auto":
-            if not (start and search.offer(start)):
-                found = greedy(problem, target, deadline=begin + 0.5 * time_limit)
-                if found is not None and search.offer(found):
-                    search.prune()
+            if start:
+                search.improve(start)
+            _heuristics(search, begin + HEURISTICS * time_limit)
             used, infeasible = _refine(search)
         else:
             used, infeasible = method, (_frontier(search) if method == "frontier" else _full(search, method))
@@ -156,6 +175,36 @@ def solve(
     except KeyboardInterrupt:
         return outcome("exact" if search.settled else "gap", used, True)
     return outcome("exact" if search.settled else "gap", used)
+
+
+HEURISTICS = 0.4
+"""Of the time limit, the most that heuristics take before the first relaxation."""
+
+MIXED = ("ratio", "stale", "large+", "ratio+")
+
+
+def _heuristics(search: _Search, deadline: float) -> None:
+    """Plans by beams: each rule alone, which is fast, then wider ones for what they all could not settle."""
+    try:
+        for depth, rules in ((1, RULES), (1, LATE_RULES), (3, LATE_RULES)):
+            for rule in rules:
+                found = search.beam(depth).search(1, (rule,), deadline=deadline)
+                if found is not None:
+                    search.improve(found)
+            if search.settled:
+                return
+        found = greedy(search.problem, search.target, deadline=time.monotonic() + 0.3 * (deadline - time.monotonic()))
+        if found is not None:
+            search.improve(found)
+        for width in (8, 64):
+            for depth in (1, 3):
+                if search.settled:
+                    return
+                found = search.beam(depth).search(width, MIXED, below=search.price, deadline=deadline)
+                if found is not None:
+                    search.improve(found)
+    except Late:
+        return
 
 
 def _frontier(search: _Search, share: float = 1.0) -> bool:
@@ -202,6 +251,7 @@ def _refine(search: _Search) -> tuple[str, bool]:
     now = trace(problem, ())
     steps: set[int] = set()
     slots: dict[int, int] = {}
+    crowded: set[tuple[int, int]] = set()
     truncated = False
     largest = FIRST_MODEL
     broken = {now.base_step[e]: b for e, b in enumerate(now.bytes_at) if b > target}
@@ -210,7 +260,7 @@ def _refine(search: _Search) -> tuple[str, bool]:
         horizon = Horizon(problem, target, search.plan.extra_macs if search.plan else None)
         grown = _grow(horizon, steps, broken, largest) if broken else True
         largest = min(LARGEST_MODEL, 4 * largest)
-        model = build(horizon, steps, slots)
+        model = build(horizon, steps, slots, crowded)
         waiting = {step: size for step, size in broken.items() if step not in steps}
         share = 0.6 if waiting and grown else 1.0  # more steps may tell more
         answer = Answer(None, None, True) if model is None else _answer(model, horizon.budget, share * search.left())
@@ -233,16 +283,21 @@ def _refine(search: _Search) -> tuple[str, bool]:
         now = trace(problem, reruns)
         if search.settled or now.peak <= target:
             return method, False
-        mended = greedy(problem, target, start=reruns, deadline=time.monotonic() + 0.2 * search.left())
-        if mended is not None and search.offer(mended):
-            search.prune()
-            if search.settled:
-                return method, False
+        _lead(search, model, answer.values, reruns)
+        if search.settled:
+            return method, False
         over = {e: b for e, b in enumerate(now.bytes_at) if b > target}
         broken = {now.base_step[e]: b for e, b in over.items() if now.block[e] < 0 and now.base_step[e] not in steps}
         if broken:
             continue
-        # Only reruns break the target: the full problem.
+        # Only reruns break the target: they must fit beside what stays.
+        guilty = {(now.base_step[e], reruns[now.block[e]][1]) for e in over if now.block[e] >= 0}
+        if not slots and not guilty <= crowded:
+            crowded |= guilty
+            around = {s for step, _ in guilty for s in (step - 1, step) if s >= 0}
+            broken = {step: horizon.full[0][step] for step in sorted(around - steps)}
+            continue
+        # The full problem.
         if not slots:
             if _frontier(search, 0.5):
                 return "frontier", True
@@ -269,6 +324,45 @@ def _refine(search: _Search) -> tuple[str, bool]:
                 return method, False
     return ("full" if slots else "relaxation"), False
 
+
+def _lead(search: _Search, model: Retention, values: Sequence[int], reruns: Sequence[Rerun]) -> None:
+    """Plans near a solution of a relaxation that cannot be realized as it is."""
+    guide = guide_of(model, values)
+    begin, left = time.monotonic(), search.left()
+    with suppress(Late):
+        for width in (1, 8):
+            found = search.beam(1).search(width, LED, below=search.price, guide=guide, deadline=begin + 0.1 * left)
+            if found is not None:
+                search.improve(found)
+    _narrow(search, [u for _, u in reruns], begin + 0.3 * left)
+    mended = greedy(search.problem, search.target, start=reruns, deadline=begin + 0.35 * left)
+    if mended is not None:
+        search.improve(mended)
+
+
+def _narrow(search: _Search, units: Sequence[int], deadline: float) -> None:
+    """Plans of few units: those given, then also those that make their sources; a beam of the frontier."""
+    problem = search.problem
+    only = set(units)
+    if search.plan is not None:
+        only.update(u for _, u in search.plan.reruns)
+    for beam in (32, 128):
+        for _ in range(3):
+            if search.settled or time.monotonic() > deadline:
+                return
+            horizon = Horizon(problem, search.target, search.plan.extra_macs if search.plan else None, only)
+            with suppress(TooWide):
+                answer = solve_frontier(horizon, most_labels=100 * beam, deadline=deadline, beam=beam)
+                if answer.reruns is not None:
+                    search.improve(answer.reruns)
+            before = len(only)
+            only.update(w for u in list(only) for b in problem.units[u].sources for w in problem.units_of.get(b, ()))
+            if len(only) == before:
+                break
+        only = set(units)
+
+
+LED = ("ratio", "stale", "fit", "large+")
 
 SLOTS = 8
 """Most rerun slots in one gap; where more could be used, the model gives plans but no bound."""
@@ -312,14 +406,15 @@ def _realize(search: _Search, model: Retention, values: Sequence[int]) -> list[R
     reruns = [r for r, _ in placed]
     ranges = [w for _, w in placed]
     now = trace(problem, reruns)
-    while now.peak > target and search.left() > 0:
+    deadline = time.monotonic() + 0.15 * search.left()
+    while now.peak > target and time.monotonic() < deadline:
         over = sum(b - target for b in now.bytes_at if b > target)
         guilty = sorted({now.block[e] for e, b in enumerate(now.bytes_at) if b > target and now.block[e] >= 0})
         best: tuple[int, list[Rerun], list[tuple[int, int]]] | None = None
         for k in guilty:
             low, high = ranges[k]
             for gap in range(low, high):
-                if search.left() <= 0:
+                if time.monotonic() > deadline:
                     return reruns
                 attempt = _moved(problem, reruns, ranges, k, gap)
                 then = trace(problem, attempt[0])

@@ -1,0 +1,116 @@
+"""What recomputation costs at targets spread between the floor and the best order's peak, on large graphs.
+
+    python benchmarks/recompute_targets.py [--seconds 5] [--targets 10] [--orders FILE] [--markdown FILE] [NAME ...]
+
+Each line is one target, given ``--seconds`` wall seconds: whether a plan was found, its price, a proven lower bound on
+every plan of the same base order, and the gap between the two. ``--orders`` keeps the base orders in a file, so that two
+versions of the solver can be compared on the same ones.
+
+The statement graphs hold no MACs, so there are two sets of prices: *none*, as the graphs are (every plan is free; the only
+question is whether there is one, and then the fewest reruns), and *made up*: a convolution costs its kernel's area times
+the bytes it writes, a fully connected layer the bytes it reads, anything else 0.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from common import Load, load_graphs, markdown, parser, seconds, warm_up, write
+from peakmem.ordering import order_program
+from peakmem.program import Program, Statement
+from peakmem.recompute import Problem, floor, solve, trace
+
+GRAPHS = ("nasnet_imagenet_4x44", "train_densenet121", "train_unet_like", "fx_timm_densenet121", "randwire_ws32_c78_s0")
+KERNEL = re.compile(r"(?:bw_|wgrad_)?(?:conv|dwconv|stem|squeeze|Conv2d|upconv)")
+AREA = re.compile(r"(\d+)x(\d+)")
+
+
+def priced(program: Program) -> Program:
+    """The same program with made-up MACs, see above."""
+
+    def price(s: Statement) -> int:
+        if KERNEL.match(s.op):
+            area = AREA.search(s.op)
+            size = int(area[1]) * int(area[2]) if area else 9
+            return size * sum(program.buffers[b].size for b in s.writes)
+        if s.op.endswith("fc"):
+            return sum(program.buffers[b].size for b in s.reads)
+        return 0
+
+    return replace(program, statements=tuple(replace(s, cost=price(s)) for s in program.statements))
+
+
+def base_order(program: Program, kept: dict[str, list[int]], limit: float) -> tuple[int, ...]:
+    if program.name not in kept:
+        found = order_program(program, time_limit=limit)
+        kept[program.name] = list(found.orders.get("", range(len(program))))
+    return tuple(kept[program.name])
+
+
+HEADER = ("graph", "prices", "status", "method", "statements", "target B", "of peak", "peak B", "reruns", "MACs", "bound",
+          "gap", "wall s")  # fmt: skip
+
+
+def measure(name: str, problem: Problem, prices: str, count: int, limit: float) -> list[list[str]]:
+    """One row for each of ``count`` targets strictly between the floor and the peak."""
+    peak, low = trace(problem, ()).peak, floor(problem.program).size
+    rows = []
+    for k in range(count, 0, -1):
+        target = low + (peak - low) * k // (count + 1)
+        begin = time.perf_counter()
+        outcome = solve(problem, target, time_limit=limit)
+        spent = time.perf_counter() - begin
+        plan = outcome.plan
+        rows.append([
+            name, prices, outcome.status, outcome.method, f"{len(problem.order)}", f"{target:,}", f"{target / peak:.1%}",
+            "-" if plan is None else f"{plan.peak:,}", "-" if plan is None else f"{len(plan.reruns)}",
+            "-" if plan is None else f"{plan.extra_macs:,}", f"{outcome.lower_bound:,}",
+            "-" if outcome.gap is None else f"{outcome.gap:.1%}", seconds(spent),
+        ])  # fmt: skip
+        print(*rows[-1], file=sys.stderr, flush=True)
+    return rows
+
+
+def main() -> int:
+    arguments = parser(__doc__)
+    arguments.add_argument("names", nargs="*", metavar="NAME", help="graphs (default: five large ones)")
+    arguments.add_argument("--seconds", type=float, default=5.0, help="wall seconds a target (%(default)s)")
+    arguments.add_argument("--targets", type=int, default=10, help="targets a graph (%(default)s)")
+    arguments.add_argument("--prices", choices=("none", "made-up", "both"), default="both")
+    arguments.add_argument("--order-limit", type=float, default=30.0, help="wall seconds of ordering a graph (%(default)s)")
+    arguments.add_argument("--orders", type=Path, metavar="FILE", help="read base orders there, and keep new ones")
+    options = arguments.parse_args()
+    kept: dict[str, list[int]] = {}
+    if options.orders is not None and options.orders.exists():
+        kept = json.loads(options.orders.read_text())
+    warm_up()
+    load = Load()
+    rows = []
+    for graph in load_graphs(options.shared, options.names or GRAPHS):
+        order = base_order(graph.program, kept, options.order_limit)
+        if options.orders is not None:
+            options.orders.write_text(json.dumps(kept))
+        for prices, program in (("none", graph.program), ("made-up", priced(graph.program))):
+            if options.prices in (prices, "both"):
+                rows += measure(graph.name, Problem(program, order), prices, options.targets, options.seconds)
+    write(
+        options.markdown,
+        "Recomputation at targets between floor and peak",
+        f"python benchmarks/recompute_targets.py --seconds {options.seconds:g}",
+        (__doc__ or "").split("\n\n", 2)[2].strip(),
+        markdown(HEADER, rows, left=4),
+        f"{len(rows)} targets, {options.seconds:g} wall seconds each: {sum(r[7] != '-' for r in rows)} with a plan, "
+        f"{sum(r[2] == 'exact' for r in rows)} exact, {sum(r[2] == 'infeasible' for r in rows)} proved out of reach, "
+        f"{sum(r[2] == 'gap' and r[7] == '-' for r in rows)} with neither plan nor refutation.",
+        load.note(),
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
