@@ -27,7 +27,7 @@ def test_the_flow_solver_is_given_arrays(monkeypatch: pytest.MonkeyPatch) -> Non
         def __getattr__(self, name: str) -> Any:
             return getattr(self.real, name)
 
-    program = random_program(3, 12)
+    program = random_program(4, 30)
     whole = order_program(program)
     monkeypatch.setattr(cuts, "_solver", lambda: Strict)
     assert order_program(program).orders == whole.orders
