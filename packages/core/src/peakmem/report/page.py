@@ -290,8 +290,8 @@ def _reasons(story: Story) -> list[str]:
         rows += ["<h2>Nothing is proved</h2>", "<p>There is no certificate, so a better order may exist.</p>"]
         return [*rows, "</section>"]
     rows.append(f"<h2>Why no order needs less than {human(story.certificate.lower_bound)}</h2>")
-    scope = f"{story.proof} was considered. " if story.proof else ""
-    rows.append(f'<p class="soft small">{word(scope)}What follows is read off the certificate, which the checker accepted.</p>')
+    preface = f"{story.proof} was considered. What follows is read off the certificate, which the checker accepted. {story.scope}"
+    rows.append(f'<p class="soft small">{word(preface.strip())}</p>')
     depth = 0
     for sentence in story.reasons:
         level = (len(sentence) - len(sentence.lstrip(" "))) // 2
@@ -340,7 +340,10 @@ def _provenance(story: Story) -> list[str]:
                 f'href="{story.certificate_link}">{word(file)}</a> ({exact(size)}).'
             )
         else:
-            rows.append(f"<p>The certificate has {exact(size)}, more than the {exact(LARGEST_CERTIFICATE)} that fit here; it is left out.")
+            rows.append(
+                f"<p>The certificate has {exact(size)}, more than the {exact(LARGEST_CERTIFICATE)} that fit here, and is left out; "
+                "<code>peakmem certify</code> with <code>-o CERT</code> writes it."
+            )
             file = "CERT"
         if story.checks:
             line = shlex.join(["peakmem", "check", shorten(clean(story.checks), LONGEST), file])

@@ -15,7 +15,7 @@ from peakmem.frontend import Model, Verification, frontend_version
 from peakmem.liveness import Timeline, scheduled_timeline, timeline
 from peakmem.report.data import Bars, arena, planned
 from peakmem.report.figures import Bound
-from peakmem.result import Result, bounded
+from peakmem.result import Result, bounded, realized_offset
 from peakmem.sizes import exact, human, short
 from peakmem.words import clean, percent, shorten
 
@@ -62,8 +62,8 @@ class Story:
     bounds : tuple of Bound
     arenas : tuple of (str, Bars)
         What each is, and its blocks: before and after where the model tells, else what the schedule planned.
-    proof : str
-        Which orders the certificate speaks of.
+    proof, scope : str
+        Which orders the certificate speaks of, and of which bytes where that needs saying.
     certificate : Certificate or None
         Of ``proved``, the program it is about.
     moved : tuple of str
@@ -90,6 +90,7 @@ class Story:
     facts: tuple[tuple[str, str], ...] = ()
     arenas: tuple[tuple[str, Bars], ...] = ()
     proof: str = ""
+    scope: str = ""
     certificate: Certificate | None = None
     proved: Program | None = None
     moved: tuple[str, ...] = ()
@@ -163,7 +164,7 @@ def _of_result(result: Result, settings: Mapping[str, object], name: str | None)
         arenas=_arenas(result.source, result.model) or _planned(after, result.schedule.offsets),
         facts=_facts(result.source, result.model, result.verification, settings, name, result.unmeasured),
         proved=result.ordering.program,
-        checks=name or _name(result.source),
+        checks=_file(result.source),
         proof="Every order of the statements of this program",
     )
 
@@ -176,7 +177,7 @@ def _of_pair(pair: Pair, settings: Mapping[str, object], name: str | None) -> St
         _story(result, called, before, after, pair.answer),
         facts=_facts(result.source, result.model, result.verification, settings, name, result.unmeasured, pair=True),
         proved=result.model.program,
-        checks=_name(result.model),
+        checks=_file(result.model),
         proof=f"Every order of the statements in {_name(result.model)}",
         arenas=_arenas(result.source, result.model),
     )
@@ -205,7 +206,8 @@ def _story(result: Result, name: str | None, before: Timeline, after: Timeline, 
         failures=check.failures if check else (),
         before=before,
         after=after,
-        bounds=(_bound(result.lower_bound, certified),),
+        bounds=(_bound(result.lower_bound, certified, result.source),),
+        scope=_scope(result.source),
         certificate=result.certificate,
         paths=_paths(result.source, result.model),
     )
@@ -242,8 +244,8 @@ def _of_recomputation(found: Recomputation, settings: Mapping[str, object], name
     reruns = describe(found.point.plan, show=lambda n: shorten(clean(n))) if found.point is not None else []
     bounds = [Bound(floor, "floor of every order and every rerun", floor=True)]
     if again is None:
-        bounds.insert(0, _bound(found.ordering.lower_bound, certificate is not None))
-    points = found.front.points if found.front is not None else ()
+        bounds.insert(0, _bound(found.ordering.lower_bound, certificate is not None, found.source))
+    points = found.front.points if found.front is not None and plans else ()
     return Story(
         name=name or _name(found.source),
         answer=words.recomputed(found),
@@ -262,14 +264,26 @@ def _of_recomputation(found: Recomputation, settings: Mapping[str, object], name
         moved=() if again is not None else tuple(_moved(program, after.order)),
         front=(tuple((p.extra_macs, p.peak, p.exact) for p in points), floor) if points else None,
         plan=tuple(reruns),
+        scope=_scope(found.source),
         arenas=_arenas(found.source, found.model) if found.model is not None else (),
-        checks="" if again is not None else name or _name(found.source),
+        checks="" if again is not None else _file(found.source),
         paths=_paths(found.source, found.model),
     )
 
 
-def _bound(size: int, certified: bool) -> Bound:
-    return Bound(size, "certified lower bound of every order" if certified else "lower bound of every order, without certificate")
+def _bound(size: int, certified: bool, source: Model) -> Bound:
+    """The dashed line. The curves are of the live peak, and so is it."""
+    what = "certified lower bound" if certified else "lower bound, without certificate,"
+    beside = "" if bounded(source) else f" (not of {source.quantity})"
+    return Bound(size, f"{what} of every order{beside}")
+
+
+def _scope(source: Model) -> str:
+    """What else must be said where the realized quantity is not the live peak that proofs speak of."""
+    if not bounded(source):
+        return f"It is about the live_peak and says nothing about {source.quantity}."
+    left_out = realized_offset(source)
+    return f"It is about the live_peak, which holds {human(left_out)} more than {source.quantity}." if left_out else ""
 
 
 def _bound_tile(result: Result, reached: int) -> Tile:
@@ -364,6 +378,10 @@ def _setting(value: object) -> str:
 
 def _name(model: Model) -> str:
     return model.path.name if model.path is not None else model.program.name or "the program"
+
+
+def _file(model: Model) -> str:
+    return model.path.name if model.path is not None else "MODEL"
 
 
 def _paths(*models: Model | None) -> tuple[Path, ...]:
