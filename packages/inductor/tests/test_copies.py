@@ -270,6 +270,9 @@ def test_a_statement_that_may_not_run_twice_is_refused() -> None:
         ("k(a, b)", {"a": "c"}, "k(c, b)"),
         ("k(a, b, out=a)  # a stays", {"a": "longer", "out": "no"}, "k(longer, b, out=longer)  # a stays"),
         ("a = x.a(a, 'a', ab)", {"a": "b"}, "b = x.a(b, 'a', ab)"),
+        ("\uff41 = k(a)", {"a": "b"}, "b = k(b)"),  # Python takes a wide letter for the plain one
+        ("\uff41 = k()", {"a": "b"}, "b = k()"),
+        ("k(f'é{a!r:>{b}}', [a for a in b])", {"a": "c", "b": "d"}, "k(f'é{c!r:>{d}}', [c for c in d])"),
         ("é = k(a)\nb = é", {"a": "c", "b": "d"}, "é = k(c)\nd = é"),
         ("if not (u0 >= a):\n    raise RuntimeError('a')", {"a": "b"}, "if not (u0 >= b):\n    raise RuntimeError('a')"),
     ],

@@ -355,3 +355,35 @@ def test_a_tuple_that_nobody_takes_apart_goes_at_once() -> None:
     again, more = graph.realize((0, 1))
     assert [f.text for f in again.forms][:2] == [call, "del buf0"]
     assert simulate(again, more) == 80
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "buf0 = torch.ops.aten.mm.default(arg0_1, (lambda saved: saved)(arg0_1))",
+        "buf0 = torch.ops.aten.mm.default(arg0_1, (saved := arg0_1))",
+        "buf0 = torch.ops.aten.cat.default([saved for saved in arg0_1])",
+        "buf0 = torch.ops.aten.f.default(arg0_1, 'a\\\nb')",
+        "buf0 = torch.ops.aten.f.default(arg0_1, f'''a\nb''')",
+    ],
+)
+def test_names_of_their_own_and_long_texts_are_refused(row: str) -> None:
+    with pytest.raises(UnknownForm, match="unknown expression|text over several lines"):
+        parse_wrapper(wrapper_of(row + "\nreturn (buf0, )"))
+
+
+def test_lines_are_those_of_python() -> None:
+    """Form feeds and the like end a line for `str.splitlines`, but not for the parser."""
+    odd = "\x0c \u2028 \x1d"
+    text = wrapper_of(CHAIN.replace("buf1 = empty", f"# {odd}\nbuf1 = empty")).replace("async_compile = ", f"# {odd}\nasync_compile = ")
+    wrapper = parse_wrapper(text)
+    assert [f.text for f in wrapper.forms] == [f.text for f in parse_wrapper(wrapper_of(CHAIN)).forms]
+    graph = build_graph(wrapper, profile_from_text(wrapper))
+    again = parse_wrapper(graph.emit((3, 0, 1, 2)))
+    assert [f.text for f in again.forms] == [f.text for f in parse_wrapper(program_of(CHAIN).emit((3, 0, 1, 2))).forms]
+
+
+def test_deep_nesting_is_one_sentence() -> None:
+    for deep in ("-" * 5000 + "1", "1" + "+1" * 30000):
+        with pytest.raises(InputError, match="nested too deep"):
+            parse_wrapper(wrapper_of(f"buf0 = torch.ops.aten.f.default({deep})\nreturn (buf0, )"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from peakmem.errors import Refused
 from peakmem.program import Program
 from peakmem.schedule import Expansion
 
+from peakmem_inductor.forms import lines_of
 from peakmem_inductor.profile import Layout, Profile
 
 if TYPE_CHECKING:
@@ -85,9 +87,9 @@ class _Emitter:
         body, inner = list(wrapper.preamble), self.rows
         if wrapper.context:
             body.append(wrapper.context)
-            inner = ["    " + line for text in inner for line in text.splitlines()]
-        rows = [wrapper.indent + line if line else line for text in (*body, *inner) for line in text.splitlines()]
-        source = wrapper.source.splitlines()
+            inner = ["    " + line for text in inner for line in lines_of(text)]
+        rows = [wrapper.indent + line if line else line for text in (*body, *inner) for line in lines_of(text)]
+        source = lines_of(wrapper.source)
         first, final = wrapper.body_lines
         return Emitted("\n".join((*source[: first - 1], *rows, *source[final:])) + "\n", self.profile())
 
@@ -201,6 +203,8 @@ def rename(text: str, names: Mapping[str, str]) -> str:
 
 
 def _words(text: str) -> set[str]:
+    """Words of a text as Python compares them."""
+    text = text if text.isascii() else unicodedata.normalize("NFKC", text)
     return set(re.findall(r"[^\W\d]\w*", text))
 
 

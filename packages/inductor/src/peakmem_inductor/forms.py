@@ -163,6 +163,12 @@ def is_reuse(form: Form, following: Form | None) -> bool:
     )
 
 
+def lines_of(text: str) -> list[str]:
+    """Lines as Python's own parser counts them; `str.splitlines` also breaks at form feeds and other rare characters."""
+    rows = re.split(r"\r\n|\r|\n", text)
+    return rows if rows[-1] else rows[:-1]
+
+
 def dotted(node: ast.expr) -> str:
     """``a.b.c`` of a chain of attributes, or the empty string."""
     parts = []

@@ -222,6 +222,8 @@ def load_model(path: Path, options: Mapping[str, Any]) -> InductorModel:
     model = InductorModel(wrapper, profile, path)
     try:
         _ = model.graph, model.predicted_bytes
+    except RecursionError:
+        raise InputError(f"{path}: holds an expression that is nested too deep; give a wrapper that Inductor wrote") from None
     except KeyError as error:
         raise InputError(f"{path}: the size of {error} is not known; dump the wrapper with its profile") from None
     except InputError as error:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from peakmem.errors import InputError
 
-from peakmem_inductor.forms import Access, Form, FormKind, Wrapper, dotted, names_in
+from peakmem_inductor.forms import Access, Form, FormKind, Wrapper, dotted, lines_of, names_in
 from peakmem_inductor.signatures import cpp_accesses, runs_once, triton_accesses
 
 ALLOCATION = re.compile(r"empty_strided(_\w+)?$")
@@ -21,6 +21,11 @@ SYMBOL = re.compile(r"(?:s|u|zuf|ps|ks)\d+$")
 _VIEW = "reinterpret_tensor"
 _BEYOND_MODEL = re.compile(r"_c10d_functional|alloc_from_pool|resize_|\.set_\b")
 """Operators that change storages themselves, share one between buffers, or finish after they return."""
+
+
+_OWN_NAMES = (
+    ast.Lambda, ast.NamedExpr, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Yield, ast.YieldFrom, ast.Await,
+)  # fmt: skip
 
 
 class UnknownForm(InputError):
@@ -48,6 +53,8 @@ def parse_wrapper(source: str, *, where: str = "wrapper") -> Wrapper:
     """
     try:
         tree = ast.parse(source)
+    except (RecursionError, MemoryError):
+        raise InputError(f"{where}: is nested too deep; give a wrapper that Inductor wrote") from None
     except (SyntaxError, ValueError) as error:
         raise InputError(f"{where}: is not Python text ({error}); give a wrapper that Inductor wrote") from None
     return _Reader(source, tree, where).read()
@@ -56,7 +63,7 @@ def parse_wrapper(source: str, *, where: str = "wrapper") -> Wrapper:
 class _Reader:
     def __init__(self, source: str, tree: ast.Module, where: str) -> None:
         self.source = source
-        self.lines = source.splitlines()
+        self.lines = lines_of(source)
         self.tree = tree
         self.where = where
         self.local: set[str] = set()
@@ -184,12 +191,21 @@ class _Reader:
     # -- one statement ---------------------------------------------------------------------------------------
 
     def form(self, node: ast.stmt) -> Form:
+        self.plain(node)
         for handler in _HANDLERS.get(type(node), ()):
             form = handler(self, node)
             if form is not None:
                 self.local.update(form.defines)
                 return form
         raise self.fail(node, "an unknown statement")
+
+    def plain(self, node: ast.stmt) -> None:
+        """Refuse names that mean something else inside a statement, and texts whose lines would not survive indenting."""
+        for n in ast.walk(node):
+            if isinstance(n, _OWN_NAMES):
+                raise self.fail(node, "an unknown expression")
+            if isinstance(n, ast.Constant | ast.JoinedStr) and n.lineno != n.end_lineno:
+                raise self.fail(node, "a text over several lines")
 
     def make(self, kind: FormKind, node: ast.stmt, value: ast.AST | None = None, **more: object) -> Form:
         used = self.uses(value) if value is not None else ()
@@ -384,6 +400,6 @@ def _is_device_guard(node: ast.With) -> bool:
 def _without_deletes(text: str) -> str:
     """A block without its own deletes: they stand in one branch only, ours follow the block."""
     rows = [
-        re.sub(r"^(\s*)del [\w, ]+$", r"\1pass", row) for row in text.splitlines()
+        re.sub(r"^(\s*)del [\w, ]+$", r"\1pass", row) for row in lines_of(text)
     ]
     return textwrap.dedent("\n".join(rows))
