@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, distribution
@@ -12,6 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # `browser` is importable from the tests
 
 WIDE_TAPE = """#tape
 in x 64

@@ -319,6 +319,7 @@ def test_two_files_are_compared_as_they_are() -> None:
 def test_a_quantity_that_no_bound_speaks_of_is_never_called_bounded() -> None:
     class Loose(ProgramModel):
         bounded = False
+        input_rule = "inputs stay"
 
     loose = Loose(wide(), None, "sha256:" + "0" * 64, quantity="session_bytes")
     page = checked(render(optimize(loose, measure=False)))

@@ -1,0 +1,162 @@
+"""The report of every frontend, and what a real browser makes of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import peakmem
+import pytest
+from browser import Browser, browser, program
+from peakmem.errors import RuntimeMissing
+from peakmem.frontend import discover
+from peakmem.liveness import timeline
+from peakmem_cli.main import main
+
+
+@pytest.fixture(scope="module")
+def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if program() is None:
+        pytest.skip("needs a headless browser: apt-get install chromium")
+    with browser(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("name", sorted(discover()))
+def test_every_frontend_gets_its_page(name: str, samples: dict[str, Callable[[Path], Path]], tmp_path: Path) -> None:
+    if name not in samples:
+        pytest.skip(f"no small artifact of frontend {name!r} can be made here")
+    sample = samples[name](tmp_path)
+    try:
+        model = peakmem.load(sample)
+    except RuntimeMissing as error:
+        pytest.skip(str(error))
+    page = tmp_path / "page.html"
+    assert main(["report", str(sample), "-o", str(page)]) == 0
+    text = page.read_text()
+    assert model.digest in text and model.program.digest in text and model.quantity in text
+    assert str(tmp_path) not in text
+
+
+def page_of(folder: Path, samples: dict[str, Callable[[Path], Path]]) -> tuple[Path, int, int]:
+    """A page, the peak before and the peak after."""
+    sample = samples["program"](folder)
+    page = folder / "page.html"
+    assert main(["report", str(sample), "-o", str(page), "-q"]) == 0
+    source = peakmem.load(sample)
+    return page, timeline(source.program).peak, peakmem.optimize(source, measure=False).live_peak_after
+
+
+def faults(chrome: Browser) -> list[object]:
+    """Messages of the console, exceptions, and requests for anything but the page."""
+    found: list[object] = []
+    for event in chrome.events:
+        method, parameters = event.get("method"), event.get("params", {})
+        if method in ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded"):
+            found.append(parameters)
+        if method == "Network.requestWillBeSent" and parameters["request"]["url"] != parameters["documentURL"]:
+            found.append(parameters["request"]["url"])
+    return found
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1200, False), (1200, True), (400, False)])
+def test_the_picture_is_there_and_reaches_the_peak(
+    chrome: Browser, width: int, dark: bool, samples: dict[str, Callable[[Path], Path]], tmp_path: Path
+) -> None:
+    page, before, after = page_of(tmp_path, samples)
+    chrome.open(page, width=width, dark=dark)
+    assert faults(chrome) == []
+    assert chrome.evaluate("document.documentElement.scrollWidth") <= width, "the page is wider than the window"
+    shown = chrome.evaluate(
+        """(() => {
+          const svg = [...document.querySelectorAll("svg.memory")].filter((s) => s.getBoundingClientRect().width > 0);
+          const box = svg[0].getBoundingClientRect();
+          const drawn = (name) => {
+            const path = svg[0].querySelector("path.line." + name);
+            const length = path.getTotalLength();
+            let top = Infinity;
+            for (let i = 0; i <= 20000; i++) top = Math.min(top, path.getPointAtLength(length * i / 20000).y);
+            return [path.getBBox().y, top, path.getBBox().width, getComputedStyle(path).stroke];
+          };
+          return {count: svg.length, width: box.width, height: box.height, data: {...svg[0].dataset},
+                  before: drawn("before"), after: drawn("after"), paper: getComputedStyle(document.body).backgroundColor};
+        })()"""
+    )
+    assert shown["count"] == 1 and shown["width"] > 0.8 * min(width, 900) and shown["height"] > 200
+    data = {key: float(value) for key, value in shown["data"].items()}
+    # What the axis says: the foot is 0 bytes, and the highest mark of the axis tells how many bytes a pixel is.
+    scale = max(before, after) * 1.04 / (data["foot"] - data["top"])
+    for name, peak in (("before", before), ("after", after)):
+        box_top, walked_top, drawn_width, _ = shown[name]
+        assert abs((data["foot"] - box_top) * scale - peak) <= 0.06 * scale
+        assert abs(box_top - walked_top) < 0.1
+        assert abs(drawn_width - (data["right"] - data["left"])) < 0.2
+    assert shown["before"][3] != shown["after"][3]
+    assert (sum(map(int, shown["paper"].removeprefix("rgb(").removesuffix(")").split(","))) < 150) is dark
+
+
+def test_pointing_and_arrow_keys_name_the_step(
+    chrome: Browser, samples: dict[str, Callable[[Path], Path]], tmp_path: Path
+) -> None:
+    page, _, _ = page_of(tmp_path, samples)
+    chrome.open(page)
+    curves = json.loads(chrome.evaluate("document.getElementById('curves').textContent"))
+    x, y = chrome.evaluate(
+        """(() => { const s = document.querySelector("svg.memory.wide"), b = s.getBoundingClientRect(), d = s.dataset;
+           const x = +d.left + (d.right - d.left) * 0.5 / d.steps;
+           return [b.left + x * b.width / s.viewBox.baseVal.width, b.top + b.height / 2]; })()"""
+    )
+    chrome.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    said = "document.getElementById('readout').textContent"
+    for step, key in ((0, None), (1, "ArrowRight"), (curves["steps"] - 1, "End"), (curves["steps"] - 2, "ArrowLeft")):
+        if key is not None:
+            chrome.evaluate("document.getElementById('stage').focus()")
+            chrome.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key)
+        text = chrome.evaluate(said)
+        for curve in curves["curves"]:
+            index, size, statement, largest = curve["moments"][step]
+            assert index == step
+            assert f"step {step + 1} of {curve['steps']}, {curves['names'][statement]}: {size:,} B" in text
+            assert all(f"{curves['names'][b]} ({bytes_:,} B)" in text for b, bytes_ in largest)
+    assert faults(chrome) == []
+
+
+def test_the_page_reads_without_scripts(
+    chrome: Browser, samples: dict[str, Callable[[Path], Path]], tmp_path: Path
+) -> None:
+    page, before, after = page_of(tmp_path, samples)
+    chrome.open(page, scripts=False)
+    assert faults(chrome) == []
+    tree = chrome.call("Accessibility.getFullAXTree")["nodes"]
+    words = " ".join(str(node["name"].get("value", "")) for node in tree if "name" in node and not node.get("ignored"))
+    for needed in ("certified optimal", f"{before:,} B", f"{after:,} B", "Memory over steps", "Lifetimes", "peak at step"):
+        assert needed in words
+    assert "arrow keys" not in words, "a hint that needs scripts is shown without them"
+
+
+def test_hostile_names_run_nothing_in_a_browser(chrome: Browser, tmp_path: Path) -> None:
+    names = [
+        "<script>document.title='owned'</script>", "\"><img src=x onerror=\"document.title='owned'\">",
+        "</script><script>document.title='owned'</script>", "</title></svg><iframe src='https://example.com'>", "\u202e\u2066x",
+        "n" * 10_000,
+    ]  # fmt: skip
+    path, page, figure = tmp_path / "evil.json", tmp_path / "page.html", tmp_path / "memory.svg"
+    path.write_text(
+        json.dumps(
+            {
+                "schema": "peakmem.program/1",
+                "buffers": [{"id": name, "bytes": 100 + i} for i, name in enumerate(names)],
+                "statements": [{"id": name, "op": name, "writes": [name]} for name in names],
+            }
+        )
+    )
+    assert main(["report", str(path), "-o", str(page), "--figure", str(figure)]) == 0
+    for file in (page, figure):
+        chrome.open(file)
+        assert faults(chrome) == []
+        assert "owned" not in str(chrome.evaluate("document.title")).split(":")[0]
+        assert chrome.evaluate("document.querySelectorAll('img, iframe').length") == 0
+    chrome.open(page)
+    assert chrome.evaluate("document.querySelectorAll('script').length") == 2
+    assert chrome.evaluate("document.documentElement.scrollWidth") <= 1200
