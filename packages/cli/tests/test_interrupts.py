@@ -72,6 +72,34 @@ def test_realizing_a_plan_keeps_the_front(
 
 
 @pytest.mark.usefixtures("toy")
+@pytest.mark.parametrize("place", ["order", "front"])
+def test_no_plan_is_ruled_out_by_ctrl_c(
+    peakmem: Call, toyfile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    from dataclasses import replace
+
+    from peakmem import api
+
+    ordered, pareto = api.order_program, sys.modules["peakmem.recompute.pareto"]
+    if place == "order":
+        monkeypatch.setattr(api, "order_program", lambda *a, **k: replace(ordered(*a, **k), interrupted=True))
+    else:
+        monkeypatch.setattr(pareto, "greedy", press_ctrl_c)
+    out = tmp_path / "out"
+    done = peakmem("recompute", toyfile, *PLAN, "-o", out)
+    assert (done.code, done.err) == (1, f"peakmem: {out}: not written: interrupted before a plan was found\n")
+    assert "interrupted" in done.out
+
+
+@pytest.mark.usefixtures("toy")
+def test_no_plan_is_ruled_out_by_the_time_limit(peakmem: Call, toyfile: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = peakmem("recompute", toyfile, *PLAN, "-o", out, "--time-limit", "0")
+    assert done.code == 1
+    assert "no plan within the limits given was found in time" in done.err
+
+
+@pytest.mark.usefixtures("toy")
 def test_measuring_a_recomputation_keeps_it(
     peakmem: Call, toyfile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

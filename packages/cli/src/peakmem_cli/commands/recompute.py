@@ -175,13 +175,21 @@ def execute(
                 "`peakmem optimize` writes that order"
             )
         else:
-            reason = found.unrealized or "no plan within the limits given lowers the peak"
+            reason = found.unrealized or unplanned(found)
         return screen.verdict(Refused(f"{output}: not written: {reason}"))
     if target_peak is not None and target_peak < found.ordering.peak and found.point is None:
-        return screen.verdict(
-            Refused("no plan for the target was found in time, and it was not ruled out; give more --time-limit")
-        )
+        advice = "the search was interrupted" if found.interrupted else "give more --time-limit"
+        return screen.verdict(Refused(f"no plan for the target was found in time, and it was not ruled out; {advice}"))
     return 0
+
+
+def unplanned(found: Recomputation) -> str:
+    """Why there is no plan to write, and no more than is known."""
+    if found.interrupted:
+        return "interrupted before a plan was found"
+    if found.at_floor or (found.front is not None and found.front.complete):
+        return "no plan within the limits given lowers the peak"
+    return "no plan within the limits given was found in time; give more --time-limit"
 
 
 COLUMNS = (">live_peak", ">less", ">extra MACs", ">share", ">reruns", "known")
@@ -241,6 +249,8 @@ def details(found: Recomputation, *, refused: bool = False) -> list[str]:
     tried = len(found.problems)
     lines.append(f"{tried} base order{'s' if tried > 1 else ''} tried" + ("" if found.free else "; another one may be cheaper"))
     lines.extend(free(found))
+    if found.front is None and found.interrupted:
+        lines.append("interrupted before the front was followed")
     if found.front is not None and not found.front.complete:
         why = "interrupted; this is the best so far" if found.interrupted else "some targets were not settled"
         lines.append(f"the front is not complete: {why}")
