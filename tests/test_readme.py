@@ -172,8 +172,9 @@ def test_the_output_that_the_readme_shows_is_real(tmp_path: Path) -> None:
     assert unversioned(printed)[: len(lines)] == lines
 
 
-def test_the_picture_of_the_readme_is_drawn_from_a_run(tmp_path: Path) -> None:
-    model, out = wake_word(), tmp_path / "okay_nabu.svg"
-    script = ROOT / "docs" / "make_picture.py"
-    subprocess.run([sys.executable, str(script), str(model), str(out), "--frontend", "tflite"], check=True, timeout=300)
-    assert out.read_text() == (ROOT / "docs" / "okay_nabu.svg").read_text()
+@pytest.mark.parametrize(("picture", "kind"), [("okay_nabu.svg", "memory"), ("okay_nabu_arena.svg", "arena")])
+def test_the_pictures_are_drawn_from_a_run(picture: str, kind: str, tmp_path: Path) -> None:
+    model, out = wake_word(), tmp_path / picture
+    command = [ROOT / "docs" / "make_picture.py", model, out, "--frontend", "tflite", "--figure", kind]
+    subprocess.run([sys.executable, *map(str, command)], check=True, timeout=300)
+    assert out.read_text() == (ROOT / "docs" / picture).read_text()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import numpy as np
 import pytest
 from peakmem.arena import Item, lifetimes, liveness_peak
-from peakmem.liveness import scheduled_timeline
+from peakmem.liveness import scheduled_timeline, timeline
+from peakmem.report.data import arena as drawn_arena
 from peakmem_tflite.arena import Allocation, allocations, head, planner_temp, simulate
 from peakmem_tflite.model import TfliteModel
 from peakmem_tflite.planning import by_subgraph
@@ -168,3 +170,22 @@ def test_planner_temp_grows_with_tensors(tiny):
     buffers = allocations(graph, "reference")
     assert planner_temp(graph, buffers) == 16 * 12 + 8 + 32 * graph.tensor_count + 40 * len(buffers)
     assert planner_temp(graph, buffers, pointer=4) < planner_temp(graph, buffers)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_places_told_fill_the_head_and_share_no_byte(tiny, seed):
+    """What a report draws: every block while its buffer is resident, the highest end at the head that is predicted."""
+    file = [tiny.streaming, tiny.diamond, lambda: tiny.random_file(seed, 14)][seed % 3]()
+    model = TfliteModel.from_bytes(tiny.encode(file))
+    found = drawn_arena(timeline(model.program), model.arena(), 10**6)
+    assert (found.height, found.unplaced, found.left_out) == (model.predicted_bytes, 0, 0)
+    for step in range(found.steps):
+        here = sorted((b.offset, b.offset + b.size) for b in found.bars if b.begin <= step < b.end)
+        assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(here))
+
+
+def test_what_lies_in_other_subgraphs_is_counted_as_not_told(tiny):
+    model = TfliteModel.from_bytes(tiny.encode(tiny.branching()))
+    found = drawn_arena(timeline(model.program), model.arena())
+    assert found.unplaced == 1  # the IF, whose branches need room of their own
+    assert found.height <= model.predicted_bytes

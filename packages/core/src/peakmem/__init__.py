@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from peakmem import report as report
     from peakmem.api import certify as certify
     from peakmem.api import load as load
     from peakmem.api import optimize as optimize
@@ -46,10 +47,12 @@ _HOMES = {
     "Schedule": "schedule",
 }
 
-__all__ = sorted(_HOMES)
+__all__ = sorted([*_HOMES, "report"])
 
 
 def __getattr__(name: str) -> Any:
+    if name == "report":
+        return import_module("peakmem.report")
     if name in _HOMES:
         return getattr(import_module(f"peakmem.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'peakmem' has no attribute {name!r}")
