@@ -387,3 +387,15 @@ def test_deep_nesting_is_one_sentence() -> None:
     for deep in ("-" * 5000 + "1", "1" + "+1" * 30000):
         with pytest.raises(InputError, match="nested too deep"):
             parse_wrapper(wrapper_of(f"buf0 = torch.ops.aten.f.default({deep})\nreturn (buf0, )"))
+
+
+def test_two_names_for_one_size() -> None:
+    """Two arguments with one symbol each that turned out to be the same."""
+    body = "s0 = s7\ns1 = s0\nbuf0 = empty_strided_cpu((s1, 4), (4, 1), torch.float32)\nk_read(arg0_1, buf0)\nreturn (buf0, )"
+    text = wrapper_of(body, inputs="s7, arg0_1").replace("    arg0_1 = rand", "    s7 = 4\n    arg0_1 = rand")
+    wrapper = parse_wrapper(text)
+    graph = build_graph(wrapper, profile_from_text(wrapper))
+    assert graph.prologue[:2] == ("s0 = s7", "s1 = s0")
+    with pytest.raises(UnknownForm, match="no argument"):
+        wrapper = parse_wrapper(text.replace("s0 = s7", "s0 = s9"))
+        build_graph(wrapper, profile_from_text(wrapper))

@@ -80,6 +80,7 @@ class _Builder:
         self.containers = {f.target for f in wrapper.forms if f.kind == "getitem"}
         self.data_dependent = any(UNBACKED.search(f.text) for f in wrapper.forms)
         self.numbers = {n for n in wrapper.inputs if n not in profile.names}
+        self.sizes: set[str] = set()  # symbols that are arguments, by whatever name
         self.taken: set[str] = set()
 
     def fail(self, form: Form, what: str) -> UnknownForm:
@@ -116,8 +117,9 @@ class _Builder:
     def one(self, form: Form) -> None:
         kind = form.kind
         if kind == "symbol":
-            if form.target not in self.wrapper.inputs:
+            if form.target not in self.wrapper.inputs and form.target not in self.sizes:
                 raise self.fail(form, "a symbol that is no argument")
+            self.sizes.add(form.defines[0])
             self.prologue.append(form.text)
         elif kind == "context":
             self.prologue.append(form.text)
