@@ -16,7 +16,7 @@ from peakmem_cli.build import AllCommands, OneCommand, find_frontend, takes_fron
 from peakmem_cli.screen import print_error, print_json
 from peakmem_cli.streams import prepare
 
-COMMANDS = ("inspect", "optimize", "certify", "check", "verify", "recompute", "report", "frontends")
+COMMANDS = ("inspect", "optimize", "certify", "check", "verify", "recompute", "report", "survey", "frontends")
 """In the order of the help; each is a module of `peakmem_cli.commands` that offers ``command``."""
 
 INTERRUPTED = 130
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
     except OSError as error:  # of the system, or it would have been met where it arose
         if os.environ.get("PEAKMEM_DEBUG"):
             raise
-        where = f"{error.filename}: " if error.filename is not None else ""
+        where = f"{error.filename}: " if error.filename is not None else "the system says: "
         return _fail(f"{where}{error.strerror or error}", 2, as_json)
     except Exception as error:
         if os.environ.get("PEAKMEM_DEBUG"):
@@ -116,15 +116,24 @@ def _run(arguments: list[str]) -> int:
         if reason is not None:
             raise reason from None
         message = error.format_message() if hasattr(error, "format_message") else str(error)
-        if hasattr(error, "possibilities") and hasattr(error, "option_name"):  # typer lists them in no order
-            message = error.message + did_you_mean(error.option_name, error.possibilities or ())
         called = arguments[0] if arguments and arguments[0] in COMMANDS else ""
+        if hasattr(error, "possibilities") and hasattr(error, "option_name"):
+            message = error.message + _instead(error.option_name, error.possibilities or (), called, arguments)
         help_line = " ".join(filter(None, ("peakmem", called, "--help")))
         message = " ".join(message.split()).rstrip(".")
         return _fail(f"{message} (see: {help_line})", 2, "--json" in arguments)
     if code == INTERRUPTED:  # typer makes an exit code of Ctrl-C
         raise KeyboardInterrupt
     return code if isinstance(code, int) else 0
+
+
+def _instead(option: str, known: Sequence[str], called: str, arguments: Sequence[str]) -> str:
+    """What to type for an option that does not exist: the nearest one, or the same behind the command."""
+    command = next((a for a in arguments if a in COMMANDS), None)
+    if not called and command is not None:
+        return f"; options stand behind the command: peakmem {command} {option}"
+    # Without the dashes, which all of them share.
+    return did_you_mean(option.lstrip("-"), [name.lstrip("-") for name in known if name.startswith("--")]).replace("'", "'--", 1)
 
 
 def _version(

@@ -89,6 +89,8 @@ class Result:
             "live_peak_after": self.live_peak_after,
             "lower_bound": self.lower_bound,
             "optimal": self.optimal,
+            "realized_bound": self.realized_bound if bounded(self.source) else None,
+            "realized_optimal": self.realized_optimal,
             "gap": self.gap,
             "order": names,
             "certificate": self.certificate.to_json() if self.certificate else None,

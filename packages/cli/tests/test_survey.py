@@ -1,0 +1,156 @@
+"""``peakmem survey``: a folder of models, a process for each."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from peakmem_cli.commands.survey import Model, row_of
+
+from .conftest import branches
+
+Call = Callable[..., Any]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two programs that an order makes smaller, one that cannot get smaller, a broken one, and files of other kinds."""
+    place = tmp_path / "models"
+    (place / "deep" / "er").mkdir(parents=True)
+    (place / ".hidden").mkdir()
+    (place / "b.json").write_text(json.dumps(branches(2)))
+    (place / "deep" / "a.json").write_text(json.dumps(branches(4)))
+    (place / "deep" / "er" / "one.json").write_text(json.dumps(branches(1)))
+    (place / "broken.json").write_text(json.dumps(branches(2))[:-40])
+    (place / "notes.txt").write_text("no model")
+    (place / ".hidden" / "c.json").write_text(json.dumps(branches(2)))
+    (place / "again.json").symlink_to("b.json")
+    return place
+
+
+def test_every_model_is_a_row_and_the_first_line_counts_them(peakmem: Call, folder: Path) -> None:
+    (folder / "broken.json").unlink()
+    done = peakmem("survey", folder, "-j", 2)
+    assert done.code == 0, done.err
+    first, _, *rest = done.out.splitlines()
+    # again.json is b.json under another name, and comes first
+    assert first == "3 models: 2 need less, deep/a.json the most (-70.5 %); 3 certified optimal; 0 measured"
+    rows = [line.split() for line in rest if "live_peak" in line]
+    assert [r[0] for r in rows] == ["again.json", "deep/a.json", "deep/er/one.json"]
+    for name, row in zip(("b.json", "deep/a.json", "deep/er/one.json"), rows):
+        alone = peakmem("optimize", folder / name, "--json").document
+        assert row[2:4] == [f"{alone['live_peak_before']:,}", f"{alone['live_peak_after']:,}"]
+        assert "certified optimal" in " ".join(row)
+
+
+def test_a_broken_model_is_a_row_and_the_exit_code(peakmem: Call, folder: Path) -> None:
+    done = peakmem("survey", folder)
+    assert done.code == 2
+    assert done.out.startswith("4 models: 2 need less")
+    assert "1 failed" in done.out.splitlines()[0]
+    assert f"{folder / 'broken.json'}: " in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_json_holds_what_optimize_says(peakmem: Call, folder: Path) -> None:
+    document = peakmem("survey", folder, "--json").document
+    assert document["schema"] == "peakmem.survey/1"
+    assert (document["models"], document["complete"], document["certified_optimal"], document["failed"]) == (4, True, 3, 1)
+    rows = {Path(row["model"]).name: row for row in document["rows"]}
+    assert rows["broken.json"]["result"] is None
+    assert rows["broken.json"]["error"]
+    alone = peakmem("optimize", folder / "deep" / "a.json", "--json").document
+    found = rows["a.json"]["result"]
+    for key in set(alone) - {"seconds"}:
+        assert found[key] == alone[key], key
+
+
+def test_gates(peakmem: Call, folder: Path) -> None:
+    (folder / "broken.json").unlink()
+    done = peakmem("survey", folder, "--budget", 590)
+    assert done.code == 1
+    assert "over budget: 2 of 3 models need more than 590 B: again.json, deep/a.json" in done.err
+    assert peakmem("survey", folder, "--budget", "2KB").code == 0
+    assert peakmem("survey", folder, "--require-optimal").code == 0
+
+
+def test_the_markdown_table(peakmem: Call, folder: Path, tmp_path: Path) -> None:
+    (folder / "broken.json").rename(folder / "a|b<i>.json")
+    out = tmp_path / "table.md"
+    assert peakmem("survey", folder, "-o", out, "-q").code == 2
+    rows = [line for line in out.read_text().splitlines() if line.startswith("|")]
+    assert len({line.replace("\\|", "").count("|") for line in rows}) == 1, "as many cells in every row"
+    assert sum(row.startswith("| a\\|b&lt;i>.json |") for row in rows) == 1
+    assert "exists already" in peakmem("survey", folder, "-o", out).err
+    first = out.read_bytes()
+    peakmem("survey", folder, "-o", out, "--force", "-j", 1)
+    assert out.read_bytes() == first
+    assert peakmem("survey", folder, "-o", tmp_path / "table.csv").code == 2
+
+
+def test_what_cannot_be_surveyed(peakmem: Call, folder: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for arguments, sentence in (
+        ([empty], "no model here that an installed frontend recognises"),
+        ([tmp_path / "nowhere"], "does not exist"),
+        ([folder / "notes.txt"], "no installed frontend recognises this file"),
+        ([folder, "--frontend", "programm"], "program"),
+        ([folder, "--jobs", 0], "--jobs"),
+    ):
+        done = peakmem("survey", *arguments)
+        assert done.code == 2
+        assert sentence in done.err
+        assert done.out == ""
+
+
+def test_a_process_that_ends_without_an_answer_is_named() -> None:
+    model = Model(Path("x/m.tflite"), "m.tflite", "tflite")
+    assert row_of(model, -signal.SIGSEGV, "", "").error == f"ended without an answer (signal {int(signal.SIGSEGV)})"
+    assert row_of(model, 0, "nothing", "").code == 2
+    assert row_of(model, 2, "", "peakmem: x/m.tflite: is damaged\n").error == "is damaged"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT to a process")
+def test_ctrl_c_shows_what_is_done_and_leaves_no_process(folder: Path, tmp_path: Path) -> None:
+    from peakmem.recompute.generators import ladder
+
+    slow = tmp_path / "slow"
+    slow.mkdir()
+    (slow / "a.json").write_text(json.dumps(branches(2)))
+    (slow / "b.json").write_text(json.dumps(ladder(3000, 3).to_json()))
+    arguments = [sys.executable, "-m", "peakmem_cli", "survey", str(slow), "-j", "1", "--time-limit", "inf"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        deadline = time.monotonic() + 60
+        mark = str(slow / "b.json")
+        while not _processes(mark) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert _processes(mark), "the second model never began"
+        time.sleep(0.3)
+        run.send_signal(signal.SIGINT)
+        out, err = run.communicate(timeout=60)
+    assert run.returncode == 130, err
+    assert out.startswith("2 models: 1 need less, a.json the most")
+    assert out.splitlines()[0].endswith("1 not done, interrupted")
+    assert not _processes(mark)
+
+
+def _processes(mark: str) -> list[str]:
+    """Command lines that name a file."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = entry.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if mark in words:
+            found.append(" ".join(words))
+    return found
