@@ -455,6 +455,15 @@ def test_bad_budgets_are_refused(options: dict[str, Any]) -> None:
         split_options(options)
 
 
+def test_a_misspelt_option_is_one_sentence(torch: Any) -> None:
+    from peakmem_inductor.backend import peakmem as backend
+
+    with pytest.raises(UsageError, match="neither peakmem .* has it; did you mean 'max_extra_macs'"):
+        backend(None, [], options={"max_extra_mac": "1%"})
+    with pytest.raises(UsageError, match="^max_extra_macs: '200%' is not between 0% and 100%$"):
+        backend(None, [], options={"max_extra_macs": "200%"})
+
+
 def test_an_unrealizable_order_is_refused(torch: Any) -> None:
     graph = program_of(LATE)
     expansion = rerun(graph, 4, graph.program.statements[1].name)

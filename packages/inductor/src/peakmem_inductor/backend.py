@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from peakmem.errors import UsageError
+from peakmem.errors import UsageError, did_you_mean
 from peakmem.recompute.problem import parse_extra_macs
 
 from peakmem_inductor.dispatch import Candidate, Dispatcher, Options, log
@@ -56,15 +56,22 @@ def peakmem(
     Raises
     ------
     UsageError
-        For a bad value of one of ours; Inductor reports its own.
+        For a bad value of one of ours, or an option that neither has; Inductor reports bad values of its own.
     """
     from torch._inductor import compile_fx as module
+    from torch._inductor import config
 
     ours, patches = split_options(options or {})
     if mode is not None and mode != "default":
         from torch._inductor import list_mode_options
 
         patches = {**list_mode_options(mode), **patches}
+    for name in patches:
+        if name.replace("-", "_") not in config.get_config_copy():
+            raise UsageError(
+                f"option {name!r}: neither peakmem ({', '.join(OPTIONS)}) nor torch._inductor.config has it"
+                + did_you_mean(name, OPTIONS)
+            )
     _install()
     with _active(_single(ours)), _own_graphs(len(ours.candidates) > 1):
         return module.compile_fx(
@@ -104,7 +111,10 @@ def split_options(options: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
         budget = ours["max_extra_macs"]
         if isinstance(budget, bool) or not isinstance(budget, int | str):
             raise UsageError(f"max_extra_macs: {budget!r} is neither a whole number nor a percentage such as '0.5%'")
-        parse_extra_macs(str(budget), 0)
+        try:
+            parse_extra_macs(str(budget), 0)
+        except UsageError as error:
+            raise UsageError(f"max_extra_macs: {str(error).removeprefix('extra MACs: ')}") from None
         values["max_extra_macs"] = str(budget)
     if "cap" in ours:
         cap = ours["cap"]

@@ -119,9 +119,12 @@ class Dispatcher:
         if not _recording.acquire(blocking=False):
             return self.original(args)
         try:
-            return self._first(key, args)
+            plan = self.original if self._dead else self._plans.get(key)  # another thread may have been first
+            if plan is None:
+                return self._first(key, args)
         finally:
             _recording.release()
+        return plan(args)
 
     def _first(self, key: Any, args: list[Any]) -> Any:
         import torch
