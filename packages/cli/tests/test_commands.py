@@ -278,6 +278,8 @@ def test_internal_errors_are_a_sentence(
         (["check", "PROGRAM", "PROGRAM"], "peakmem.certificate/1"),
         (["check", "PROGRAM", "EXISTING"], "not JSON"),
         (["inspect", "EXISTING"], "no installed frontend recognises"),
+        (["inspect", "EMPTY"], "is empty"),
+        (["recompute", "PROGRAM", "--threshold", "widen="], "--threshold: '' is not a size"),
     ],
 )
 def test_bad_usage_is_one_sentence(
@@ -285,8 +287,9 @@ def test_bad_usage_is_one_sentence(
 ) -> None:
     existing = tmp_path / "existing"
     existing.write_text("precious")
+    (tmp_path / "empty").touch()
     before = program.read_bytes()
-    words = {"PROGRAM": str(program), "EXISTING": str(existing)}
+    words = {"PROGRAM": str(program), "EXISTING": str(existing), "EMPTY": str(tmp_path / "empty")}
     done = peakmem(*(words.get(a, a.replace("FOLDER", str(tmp_path))) for a in arguments))
     assert done.code in ((1, 2) if arguments[0] == "check" else (2,))
     assert done.out == ""
@@ -295,7 +298,7 @@ def test_bad_usage_is_one_sentence(
     assert says in done.err
     assert existing.read_text() == "precious"
     assert program.read_bytes() == before
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted({program.name, "existing"})
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted({program.name, "existing", "empty"})
 
 
 def test_force_replaces(peakmem: Call, program: Path, tmp_path: Path) -> None:

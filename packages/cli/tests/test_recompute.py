@@ -111,6 +111,17 @@ def test_bad_settings_are_one_sentence(peakmem: Call, stages: Path, arguments: l
     assert done.err.count("\n") == 1
 
 
+def test_without_macs_there_is_no_share_of_them(peakmem: Call, program: Path) -> None:
+    document = json.loads(program.read_text())
+    for row in document["statements"]:
+        row.pop("cost", None)
+    program.write_text(json.dumps(document))
+    done = peakmem("recompute", program, "--max-extra-macs", "7")
+    assert "MACs more MACs" not in done.out
+    assert "0 MACs" not in done.out
+    assert "lowers it within 7 more MACs" in done.out.splitlines()[0]
+
+
 def test_operators_that_never_run_twice_are_listed(peakmem: Call, stages: Path) -> None:
     done = peakmem("recompute", stages)
     assert "never run twice (random, stateful, control flow, overwriting an input, or of unknown price): Other x8" in done.out

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -164,3 +168,47 @@ def test_long_names_are_short_in_text_and_whole_in_json(peakmem: Call, toyfile: 
     shown = peakmem(command[0], toyfile, *command[1:], "--json").out
     assert any(name in shown for name in new.values())
     assert "..." not in shown
+
+
+def on_a_terminal(columns: int, *arguments: object) -> list[str]:
+    """What a command prints on a terminal of some width, without its colours."""
+    import pty
+    import termios
+
+    leader, follower = pty.openpty()
+    termios.tcsetwinsize(follower, (50, columns))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "peakmem_cli", *map(str, arguments)], stdout=follower, stderr=subprocess.DEVNULL,
+        env={**os.environ, "COLUMNS": str(columns), "TERM": "xterm"},
+    )  # fmt: skip
+    os.close(follower)
+    seen = b""
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:  # so Linux ends a terminal
+            break
+        if not part:
+            break
+        seen += part
+    os.close(leader)
+    assert process.wait(timeout=60) == 0
+    return re.sub(r"\x1b\[[0-9;]*m", "", seen.decode()).replace("\r", "").splitlines()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="opens a pseudo-terminal the Linux way")
+@pytest.mark.parametrize("columns", [20, 60, 80, 200])
+def test_tables_keep_figures_and_both_ends_of_names_on_a_narrow_terminal(program: Path, columns: int) -> None:
+    document = json.loads(program.read_text())
+    long_names(document, 60)
+    program.write_text(json.dumps(document))
+    lines = on_a_terminal(columns, "inspect", program)
+    rows = [line.split() for line in lines if "intermediate" in line]
+    assert [row[2:4] for row in rows] == [["512", "B"]] * 3
+    for name, *_ in rows:
+        begin, _, end = name.partition("...")
+        assert begin == ("part/" * 12)[: len(begin)]
+        assert re.fullmatch(r"[part/]*wide[0-2]", end)
+    assert len({row[0] for row in rows}) == 3
+    assert "\u2026" not in "".join(lines)
+    assert max(len(line) for line in lines if "intermediate" in line) <= max(columns, 60)

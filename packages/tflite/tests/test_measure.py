@@ -115,6 +115,25 @@ def test_a_crash_is_a_sentence(tiny, tflm, monkeypatch):
         model.verify(model)
 
 
+def test_a_full_disk_is_a_sentence(tiny, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(measure, "installed", lambda runtime: "1")
+    monkeypatch.setattr(measure.tempfile, "TemporaryDirectory", full)
+    model = load(tiny, tiny.diamond())
+    with pytest.raises(RuntimeFailed, match=r"tflm cannot be started \(No space left on device\); nothing was measured"):
+        model.verify(model)
+
+
+def test_a_python_that_cannot_be_started_is_a_sentence(tiny, monkeypatch):
+    monkeypatch.setattr(measure, "installed", lambda runtime: "1")
+    monkeypatch.setattr(measure.sys, "executable", "/no/such/python")
+    model = load(tiny, tiny.diamond())
+    with pytest.raises(RuntimeFailed, match="tflm cannot be started"):
+        model.verify(model)
+
+
 def test_different_inputs_cannot_be_compared(tiny, tflm):
     found = load(tiny, tiny.diamond()).verify(load(tiny, tiny.branching()))
     assert found.failures[0].startswith("the models take different inputs")

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from peakmem.words import LONGEST_NAME as LONGEST_NAME
 from peakmem.words import clean, clip
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 WIDTH_OF_FILES = 120
 """Columns of a table that is not shown on a terminal."""
+
+LEAST_WIDTH = 60
+"""Columns below which figures would not fit; a narrower terminal wraps the lines itself."""
+
+LEAST_NAME, GAP = 12, 3
+"""Characters that names in a table always get; spaces between its columns."""
 
 LONGEST_SENTENCE = 1000
 """Characters of an error; a hostile file may have put anything into it."""
@@ -92,13 +98,20 @@ class Screen:
 
         self.line(title)
         sys.stdout.flush()
+        console = _console()
+        cells = [[clean(cell) for cell in row] for row in rows]
+        names = LONGEST_NAME
+        if not columns[0].startswith(">"):  # names give way to figures: they are known by both ends
+            widths = [max(map(len, (name.removeprefix(">"), *(row[k] for row in cells)))) for k, name in enumerate(columns)]
+            names = max(LEAST_NAME, min(names, console.width - sum(widths[1:]) - GAP * (len(columns) - 1) - 2))
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
         for name in columns:
             right = name.startswith(">")
-            table.add_column(name.removeprefix(">"), justify="right" if right else "left", no_wrap=right)
-        for row in rows:
-            table.add_row(*(Text(shorten(clean(cell))) for cell in row))
-        _console().print(table)
+            side: Literal["left", "right"] = "right" if right else "left"
+            table.add_column(name.removeprefix(">"), justify=side, no_wrap=right, overflow="fold")
+        for row in cells:
+            table.add_row(*(Text(shorten(cell, LONGEST_NAME if k else names)) for k, cell in enumerate(row)))
+        console.print(table)
 
     def verdict(self, error: PeakmemError) -> int:
         """A sentence on standard error under an answer that was given, and the exit code it asks for."""
@@ -142,4 +155,7 @@ def print_error(sentence: str) -> str:
 def _console() -> Console:
     from rich.console import Console
 
-    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=WIDTH_OF_FILES)
+    if not sys.stdout.isatty():
+        return Console(highlight=False, width=WIDTH_OF_FILES)
+    console = Console(highlight=False)
+    return console if console.width >= LEAST_WIDTH else Console(highlight=False, width=LEAST_WIDTH)

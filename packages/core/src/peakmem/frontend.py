@@ -296,6 +296,8 @@ def recognise(path: Path) -> Frontend:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError as error:  # a NUL in the name
         raise InputError(f"{path}: cannot be read ({error})") from None
+    if not head:
+        raise InputError(f"{path}: is empty; give a file that holds a model")
     matches: list[Frontend] = []
     broken: list[UsageError] = []
     for name in discover():

@@ -109,7 +109,12 @@ def comparison(check: Verification) -> list[str]:
 
 def share(macs: int, whole: int) -> str:
     """``0.438 %``."""
-    return f"{100 * macs / whole:.3f} %" if whole else f"{macs:,} MACs"
+    return f"{100 * macs / whole:.3f} %" if whole else "-"
+
+
+def more(macs: int, whole: int) -> str:
+    """``0.438 % more MACs``; their number where the program has none to be a share of."""
+    return f"{share(macs, whole)} more MACs" if whole else f"{macs:,} more MACs"
 
 
 def recomputed(found: Recomputation) -> str:
@@ -123,18 +128,18 @@ def recomputed(found: Recomputation) -> str:
         if last is None or not last.plan.reruns:
             ruled_out = found.front is not None and found.front.complete
             budget = found.problems[0].max_extra_macs
-            within = "" if budget is None else f" within {share(budget, found.macs)} more MACs"
+            within = "" if budget is None else f" within {more(budget, found.macs)}"
             known = f"no plan of the base orders tried lowers it{within}" if ruled_out else "no plan found that lowers it"
             return f"live_peak {human(peak)}: {known}"
         plans = sum(1 for p in found.front.points if p.plan.reruns) if found.front else 0
         return (
             f"live_peak {human(peak)} -> down to {human(last.peak)} {change(peak, last.peak)} "
-            f"for up to {share(last.extra_macs, found.macs)} more MACs, {plans} plan{'s' if plans != 1 else ''}"
+            f"for up to {more(last.extra_macs, found.macs)}, {plans} plan{'s' if plans != 1 else ''}"
         )
     after = point.peak if found.reordering is None else found.reordering.peak
     known = "exact for its base order" if point.exact else f"best found, at least {point.lower_bound:,} MACs needed"
     check = found.verification
-    spent = f"{share(point.extra_macs, found.macs)} more MACs ({point.extra_macs:,}), {known}"
+    spent = f"{more(point.extra_macs, found.macs)} ({point.extra_macs:,}), {known}"
     if check is not None and check.baseline_bytes is not None and check.optimized_bytes is not None:
         same = ", outputs bitwise identical" if check.bitwise_identical else ""
         before, reached = check.baseline_bytes, check.optimized_bytes

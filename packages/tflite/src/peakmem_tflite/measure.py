@@ -173,14 +173,18 @@ def _start(
     version = installed(runtime)
     if version is None:
         raise RuntimeMissing(f"{RUNTIMES[runtime][0]} is not installed; try: {RUNTIMES[runtime][1]}")
-    with tempfile.TemporaryDirectory(prefix="peakmem-") as folder:
-        rows = []
-        for i, model in enumerate(models):
-            path, bare = Path(folder, f"{i}.tflite"), Path(folder, f"{i}-bare.tflite")
-            path.write_bytes(model.data)
-            bare.write_bytes(with_plan(model.graph, None))
-            rows.append({"path": str(path), "bare": str(bare), **_job(model, tensors[i] if tensors else ())})
-        answer = _child({"runtime": runtime, "models": rows, "steps": steps, "limit": LIMIT})
+    try:
+        with tempfile.TemporaryDirectory(prefix="peakmem-") as folder:
+            rows = []
+            for i, model in enumerate(models):
+                path, bare = Path(folder, f"{i}.tflite"), Path(folder, f"{i}-bare.tflite")
+                path.write_bytes(model.data)
+                bare.write_bytes(with_plan(model.graph, None))
+                rows.append({"path": str(path), "bare": str(bare), **_job(model, tensors[i] if tensors else ())})
+            answer = _child({"runtime": runtime, "models": rows, "steps": steps, "limit": LIMIT})
+    except OSError as error:
+        reason = error.strerror or "an error of the system"
+        raise RuntimeFailed(f"{runtime} cannot be started ({reason}); nothing was measured") from None
     run = Run(runtime, version, answer["models"])
     for i, (model, row) in enumerate(zip(models, run.found)):
         _raise_failure(runtime, str(model.path or ("the given model" if i == 0 else "the rewritten model")), row)
@@ -278,8 +282,6 @@ def _child(job: dict[str, Any]) -> dict[str, Any]:
         code, out, err = run_group(command, json.dumps(job).encode(), 12 * LIMIT)
     except subprocess.TimeoutExpired:
         raise RuntimeFailed(f"{runtime} did not end within {12 * LIMIT:.0f} s; nothing was measured") from None
-    except OSError as error:
-        raise RuntimeFailed(f"{runtime} cannot be started ({error.strerror}); nothing was measured") from None
     if code:
         text = err.decode("utf-8", "replace")
         if runtime == "tflite-runtime" and "numpy" in text.lower():

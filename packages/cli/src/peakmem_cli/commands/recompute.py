@@ -287,5 +287,8 @@ def parse_thresholds(given: list[str]) -> dict[str, int]:
         op, equals, number = text.rpartition("=")
         if not equals or not op:
             raise UsageError(f"--threshold: {text!r} is not OP=SIZE, such as Conv=64KiB")
-        result[op] = parse_size(number)
+        try:
+            result[op] = parse_size(number)
+        except UsageError as error:
+            raise UsageError(f"--threshold: {error}") from None
     return result

@@ -227,11 +227,11 @@ def _of_recomputation(found: Recomputation, settings: Mapping[str, object], name
     tiles = [Tile("live_peak before", short(first), exact(first)), Tile("nothing run twice", short(least), exact(least))]
     plans = [] if found.front is None else [p for p in found.front.points if p.plan.reruns]
     if again is not None and found.point is not None:
-        spent = f"{words.share(found.point.extra_macs, found.macs)} more MACs"
+        spent = words.more(found.point.extra_macs, found.macs)
         tiles.append(Tile("with reruns", short(after.peak), f"{exact(after.peak)} for {spent}"))
     elif plans:
         last = plans[-1]
-        spent = f"{words.share(last.extra_macs, found.macs)} more MACs"
+        spent = words.more(last.extra_macs, found.macs)
         tiles.append(Tile("reruns reach", short(last.peak), f"{exact(last.peak)} for {spent}"))
     tiles.append(Tile("floor", short(floor), f"{exact(floor)}; no reruns go below", proved=True))
     lines = [] if check is None else words.comparison(check)
