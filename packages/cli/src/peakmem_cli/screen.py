@@ -99,7 +99,7 @@ class Screen:
         self.line(title)
         sys.stdout.flush()
         console = _console()
-        cells = [[clean(cell) for cell in row] for row in rows]
+        cells = [[shorten(clean(cell)) for cell in row] for row in rows]
         names = LONGEST_NAME
         if not columns[0].startswith(">"):  # names give way to figures: they are known by both ends
             widths = [max(map(len, (name.removeprefix(">"), *(row[k] for row in cells)))) for k, name in enumerate(columns)]
@@ -110,7 +110,7 @@ class Screen:
             side: Literal["left", "right"] = "right" if right else "left"
             table.add_column(name.removeprefix(">"), justify=side, no_wrap=right, overflow="fold")
         for row in cells:
-            table.add_row(*(Text(shorten(cell, LONGEST_NAME if k else names)) for k, cell in enumerate(row)))
+            table.add_row(*(Text(cell if k else shorten(cell, names)) for k, cell in enumerate(row)))
         console.print(table)
 
     def verdict(self, error: PeakmemError) -> int:
