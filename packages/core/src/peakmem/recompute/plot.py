@@ -62,7 +62,8 @@ def front_drawing(
     picture.text((frame.left + frame.right) / 2, height - 14, "extra MACs", "soft", "middle")
     picture.text(8, frame.top - 8, "live peak", "soft")
     picture.path(f"M{pixel(frame.left)} {frame.y(floor)}H{pixel(frame.right)}", "bound")
-    picture.text(frame.right, float(frame.y(floor)) + 16, f"floor {exact(floor)}", "halo", "end")
+    at = float(frame.y(floor))
+    picture.text(frame.right, at + 16 if at + 20 < frame.foot else at - 6, f"floor {exact(floor)}", "halo", "end")
     if points:
         first = points[0]
         line = f"M{frame.x(first[0])} {frame.y(first[1])}"

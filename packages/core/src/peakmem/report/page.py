@@ -224,9 +224,9 @@ def _table(name: str, found: Live) -> str:
 
     rows = []
     for r in found.rows:
-        since = "from entry" if r.first < 0 else f"from step {r.first + 1:,}"
-        until = "to the end" if r.last < 0 else f"to step {r.last + 1:,}"
-        rows.append(row(_name(r.name), r.size, f"{r.kind}, {since} {until}"))
+        since = "entry" if r.first < 0 else f"step {r.first + 1:,}"
+        until = "the end" if r.last < 0 else f"{r.last + 1:,}" if r.first >= 0 else f"step {r.last + 1:,}"
+        rows.append(row(_name(r.name), r.size, f"{r.kind}, {since} to {until}"))
     if found.left_out:
         rows.append(row(f"{found.left_out:,} smaller ones", found.left_out_bytes))
     if found.workspace:
