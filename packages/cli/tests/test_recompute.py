@@ -169,6 +169,8 @@ def test_optimize_recompute_prints_the_result_of_optimize_and_the_recomputation(
     assert document["certificate"] is None
     inner = document["recompute"]
     assert document["lower_bound"] == inner["floor"]["bytes"] <= document["live_peak_after"]
+    assert document["realized_bound"] == document["lower_bound"]  # of a bare program both are the live peak
+    assert document["realized_optimal"] is False
     assert inner["schema"] == "peakmem.front/1"
     assert inner["chosen"] in inner["points"]
     again = inner["reordering"]

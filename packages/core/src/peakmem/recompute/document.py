@@ -43,6 +43,7 @@ their names.
 ``peakmem optimize --recompute --json`` prints the document of ``peakmem optimize``, and the one above as ``recompute``.
 Where statements run twice, ``order`` is that of the enlarged program (``conv#2`` is the second run of ``conv``);
 ``lower_bound`` is the floor, since a bound of the order holds no more; ``optimal`` is false and ``certificate`` null.
+``realized_optimal`` is false throughout.
 ``recompute.reordering`` tells what is proved of the enlarged program alone: ``lower_bound``, ``optimal``,
 ``certificate``.
 """
@@ -102,6 +103,7 @@ def front_document(found: Recomputation, *, output: str | None = None) -> dict[s
 def result_document(found: Recomputation, *, output: str | None = None) -> dict[str, Any]:
     """The document ``peakmem.result/1`` with ``recompute``."""
     from peakmem.result import SCHEMA as RESULT
+    from peakmem.result import bounded, realized_offset
 
     again = found.reordering
     ordering, program = found.ordering, found.source.program
@@ -127,7 +129,9 @@ def result_document(found: Recomputation, *, output: str | None = None) -> dict[
         "live_peak_before": found.ordering.peak_before,
         "live_peak_after": peak,
         "lower_bound": bound,
-        "optimal": proved and peak == bound,
+        "optimal": bounded(found.source) and proved and peak == bound,
+        "realized_bound": bound - realized_offset(found.source) if bounded(found.source) else None,
+        "realized_optimal": False,  # where an order alone is optimal, no artifact with it was made here
         "gap": (peak - bound) / peak if peak else 0.0,
         "order": {
             path: [(bodies[path] if path else program).statements[v].name for v in order]
