@@ -33,3 +33,31 @@ def test_the_flow_solver_is_given_arrays(monkeypatch: pytest.MonkeyPatch) -> Non
     assert order_program(program).orders == whole.orders
     assert calls
     assert all(types == [np.int32, np.int32, np.int64] for types in calls)
+
+
+def test_an_interrupt_while_a_proof_is_written_keeps_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    from peakmem.check import check
+    from peakmem.proof import Writer
+
+    struck = 0
+    for seed in range(30):
+        program = random_program(seed, 14)
+        whole = order_program(program)
+        write, calls = Writer.write, []
+
+        def once(self: Writer, write: Any = write, calls: Any = calls) -> Any:
+            calls.append(1)
+            if len(calls) == 1:
+                raise KeyboardInterrupt
+            return write(self)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Writer, "write", once)
+            found = order_program(program)
+        assert (found.orders, found.peak) == (whole.orders, whole.peak)
+        assert found.lower_bound <= whole.lower_bound
+        if found.certificate is not None:
+            check(program, found.certificate.to_json())
+            struck += found.interrupted
+        assert any("interrupted" in note for note in found.notes)
+    assert struck, "no weaker proof was ever needed"

@@ -69,8 +69,8 @@ def order_program(
     Returns
     -------
     Ordering
-        Its ``lower_bound`` is the one that ``certificate`` proves. A `KeyboardInterrupt` during the search ends it
-        early instead of being raised.
+        Its ``lower_bound`` is the one that ``certificate`` proves. A `KeyboardInterrupt` ends the search, or
+        the writing of the proof, early instead of being raised.
     """
     from peakmem.certificate import SCHEMA, Certificate
     from peakmem.problem import problem_of
@@ -98,12 +98,11 @@ def order_program(
             # A body kept a gap: its proved bound, not its peak, may stand in a proof.
             flat, stopped = _solve(problem_of(part, lower), deadline, progress)
             interrupted |= stopped
-        proof, failed = _prove(flat, deadline)
+        proof, failed, stopped = _prove(flat, deadline)
+        interrupted |= stopped
         if failed:
-            notes.append(
-                f"a bound of {failed:,} B was found by search, but its proof is too long to write out; the certificate "
-                "proves the next lower one"
-            )
+            why = "writing out its proof was interrupted" if stopped else "its proof is too long to write out"
+            notes.append(f"a bound of {failed:,} B was found by search, but {why}; the certificate proves the next lower one")
         if proof is not None:
             proofs[path] = proof
     if peaks[""] >= before:
@@ -156,17 +155,21 @@ def _solve(problem: Problem, deadline: float | None, progress: Progress | None) 
     return solver.result(), stopped
 
 
-def _prove(flat: Flat, deadline: float | None) -> tuple[dict[str, Any] | None, int]:
-    """The proof of the best bound that can be written out, and the better bound that could not (or 0)."""
+def _prove(flat: Flat, deadline: float | None) -> tuple[dict[str, Any] | None, int, bool]:
+    """The proof of the best bound that can be written out, the better bound that could not (or 0), and whether Ctrl-C
+    is why; it then settles for a bound whose proof is short."""
     from peakmem.bounds import OutOfTime
     from peakmem.proof import TooLarge, Writer
 
     # What the search proved in time deserves to be written out, so the deadline is stretched a little.
     limit = None if deadline is None else max(deadline, time.monotonic() + 2.0)
-    failed = 0
+    failed, stopped = 0, False
     for evidence in flat.evidence:
         try:
-            return Writer(evidence, deadline=limit).write(), failed
+            return Writer(evidence, deadline=limit).write(), failed, stopped
         except (TooLarge, OutOfTime):
             failed = failed or evidence.level
-    return None, failed
+        except KeyboardInterrupt:
+            failed, stopped = failed or evidence.level, True
+            limit = time.monotonic() + 2.0
+    return None, failed, stopped
