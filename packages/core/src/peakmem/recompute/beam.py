@@ -21,13 +21,10 @@ from peakmem.recompute.plan import Rerun
 from peakmem.recompute.problem import Problem
 from peakmem.recompute.retention import Retention, Segment
 
-RULES = ("ratio", "fit", "stale")
+RULES = ("ratio", "fit", "stale", "large", "far", "ratio+", "fit+", "stale+", "large+", "far+")
 """Ways to choose what to drop: least MACs a byte; the cheapest single value that suffices; MACs over bytes and time to
-the next reading. Values that no base step reads any more go first."""
-
-LATE_RULES = ("large+", "far+", "ratio+", "fit+", "stale+")
-"""With a plus, such values stand in line with the others: what can be made again from them is cheap to drop. The
-largest; what is read last; and as above."""
+the next reading; the largest; what is read last. Values that no base step reads any more go first; with a plus they
+stand in line with the others, since what can be made again from them is cheap to drop."""
 
 PRICED = 24
 """How many candidates a rule that weighs prices looks at, the largest first."""

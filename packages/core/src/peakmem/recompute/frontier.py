@@ -22,7 +22,7 @@ MOST_OPTIONAL = 12
 """Buffers that a row of several statements may let go half way; with more, all ways to do so are too many."""
 
 
-WAYS = 64
+WAYS = 16
 """In a beam, how many ways to drop values are tried at most, for one label at one moment."""
 
 
@@ -186,7 +186,7 @@ class _Frontier:
                     count += 1
                     y = _Label(x.cost + unit.cost, mask, runs, x, (gap, i), x.missing)
                     heapq.heappush(queue, (y.cost, count, y))
-            if self.beam is not None and len(done) >= 4 * self.beam and queue:
+            if self.beam is not None and len(done) >= 2 * self.beam and queue:
                 self.exact = False
                 break
         return done

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from peakmem.recompute.retention import Retention
 
+FEW = 0.5
+"""Where all plans cost 0 MACs: how far from the fewest reruns a solution may be, as a share."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -31,7 +34,7 @@ class Answer:
 
 
 def solve_milp(model: Retention, *, budget: int | None, time_limit: float) -> Answer:
-    """Least MACs by branch and cut, or the best found and a proven bound.
+    """Least MACs by branch and cut, or the best found and a proven bound; where nothing costs MACs, few reruns.
 
     The numbers are divided by their greatest common divisors (prices, and each memory row), so that typical
     models have small coefficients. HiGHS works in floating point: a caller checks solutions by simulation.
@@ -46,6 +49,10 @@ def solve_milp(model: Retention, *, budget: int | None, time_limit: float) -> An
         feasible = all(row.bound >= 0 for row in model.rows)
         return Answer(() if feasible else None, 0 if feasible else None, True)
     unit_price = math.gcd(*model.prices) or 1
+    objective = np.array([p // unit_price for p in model.prices], dtype=float)
+    free = not any(model.prices)
+    if free:  # every solution costs 0: one with few reruns is easier to realize
+        objective[sorted({x for runs in model.runs.values() for x in runs})] = 1.0
     data: list[int] = []
     columns: list[int] = []
     starts = [0]
@@ -76,11 +83,11 @@ def solve_milp(model: Retention, *, budget: int | None, time_limit: float) -> An
         )
         constraints.append(LinearConstraint(matrix, -np.inf, np.array(bounds, dtype=float)))
     outcome = milp(
-        np.array([p // unit_price for p in model.prices], dtype=float),
+        objective,
         integrality=np.ones(model.size, dtype=np.int64),
         bounds=Bounds(0, 1),
         constraints=constraints,
-        options={"time_limit": max(0.01, time_limit), "mip_rel_gap": 0.0},
+        options={"time_limit": max(0.01, time_limit), "mip_rel_gap": FEW if free else 0.0},
     )
     values = None if outcome.x is None else tuple(round(x) for x in outcome.x)
     if outcome.status == 2:
@@ -89,6 +96,8 @@ def solve_milp(model: Retention, *, budget: int | None, time_limit: float) -> An
     bound = 0
     if dual is not None and math.isfinite(dual):
         bound = max(0, math.ceil(dual - 1e-6 * max(1.0, abs(dual)))) * unit_price
+    if free:
+        return Answer(values, 0, values is not None)
     if values is None:
         return Answer(None, bound, False)
     cost = sum(p for p, x in zip(model.prices, values) if x)

@@ -177,17 +177,73 @@ def make_plan(problem: Problem, reruns: Sequence[Rerun]) -> Plan:
 
 
 def prune(plan: Plan, target: int, *, deadline: float | None = None) -> Plan:
-    """Leave out reruns that ``target`` does not need, the dearest first.
+    """Leave out reruns that ``target`` does not need, the dearest first, and of those that cost the same the last.
 
-    No single rerun of the result can be left out, unless the ``deadline`` (a `time.monotonic` value) cut it short. One
-    simulation for each rerun.
+    No single rerun of the result can be left out, unless the ``deadline`` (a `time.monotonic` value) cut it short; so
+    free reruns that buy nothing go, too. Passes over all reruns until one leaves out none; a simulation for each rerun
+    left out, and for the others a look at what would change.
     """
-    problem, reruns, peak = plan.problem, list(plan.reruns), plan.peak
-    for k in sorted(range(len(reruns)), key=lambda k: (-problem.units[reruns[k][1]].cost, -k)):
-        if deadline is not None and time.monotonic() > deadline:
-            break
-        without = [r for r in reruns if r is not plan.reruns[k]]
-        least = trace(problem, without).peak
-        if least <= target:
-            reruns, peak = without, least
-    return Plan(problem, tuple(reruns), cost_of(problem, reruns), peak)
+    problem, kept = plan.problem, list(range(len(plan.reruns)))
+    now = _Removal(problem, plan.reruns)
+    before = None
+    while kept != before:
+        before = list(kept)
+        for k in sorted(before, key=lambda k: (-problem.units[plan.reruns[k][1]].cost, -k)):
+            if deadline is not None and time.monotonic() > deadline:
+                break
+            if now.peak_without(kept.index(k)) <= target:
+                kept = [j for j in kept if j != k]
+                now = _Removal(problem, [plan.reruns[j] for j in kept])
+    return Plan(problem, tuple(now.reruns), cost_of(problem, now.reruns), now.now.peak)
+
+
+class _Removal:
+    """A list of reruns, and what its peak would be without one of them."""
+
+    def __init__(self, problem: Problem, reruns: Sequence[Rerun]) -> None:
+        import numpy as np
+
+        self.problem, self.reruns = problem, list(reruns)
+        self.now = trace(problem, reruns)
+        self.memory = np.array(self.now.bytes_at, dtype=np.int64)
+        self.events: dict[int, list[int]] = {}  # instance -> events that touch it
+        self.copies: dict[int, list[int]] = {}  # buffer -> its instances, oldest first
+        self.event = [-1] * len(self.reruns)
+        for event, touches in enumerate(self.now.touches):
+            for i in touches:
+                self.events.setdefault(i, []).append(event)
+            if self.now.block[event] >= 0:
+                self.event[self.now.block[event]] = event
+        for i, (b, _, _) in enumerate(self.now.instances):
+            self.copies.setdefault(b, []).append(i)
+
+    def peak_without(self, k: int) -> int:
+        """Peak without rerun ``k``: its copies go, what read them reads older ones, its sources may go earlier."""
+        problem, now, originals = self.problem, self.now, len(self.problem.program.buffers)
+        unit = problem.units[self.reruns[k][1]]
+        event = self.event[k]
+        changes: list[tuple[int, int, int]] = []  # first event, last event, bytes
+        simple = len(unit.members) == 1
+        for i in now.touches[event] if simple else ():
+            b, first, last = now.instances[i]
+            size = problem.program.buffers[b].size
+            if last < first or not size:
+                continue
+            if i >= originals and first == event:
+                older = now.instances[self.copies[b][self.copies[b].index(i) - 1]]
+                simple = simple and older[1] < event and older[2] >= older[1]
+                changes.append((first, last, -size))
+                if last > event:
+                    changes.append((older[2] + 1, last, size))
+            elif last == event:
+                touches = self.events[i]
+                simple = simple and len(touches) > 1
+                if simple:
+                    changes.append((touches[-2] + 1, event, -size))
+        if not simple:
+            return trace(problem, [*self.reruns[:k], *self.reruns[k + 1 :]]).peak
+        memory = self.memory.copy()
+        for first, last, size in changes:
+            memory[first : last + 1] += size
+        memory[event] = 0
+        return int(memory.max(initial=0))

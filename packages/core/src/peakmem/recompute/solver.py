@@ -11,12 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from peakmem.recompute.beam import LATE_RULES, RULES, Beam, Late, guide_of
+from peakmem.recompute.beam import Beam, Late, guide_of
 from peakmem.recompute.floors import floor
 from peakmem.recompute.frontier import TooWide, solve_frontier
 from peakmem.recompute.greedy import greedy
 from peakmem.recompute.milp import Answer, solve_milp
-from peakmem.recompute.plan import Plan, Rerun, allowed, make_plan, prune, trace
+from peakmem.recompute.plan import Plan, Rerun, allowed, cost_of, make_plan, prune, trace
 from peakmem.recompute.problem import Problem
 from peakmem.recompute.retention import Horizon, Retention, Segment, build, place
 from peakmem.recompute.treewidth import solve_treewidth
@@ -73,6 +73,8 @@ class _Search:
         self.plan: Plan | None = None
         self.bound = 0
         self.width: int | None = None
+        self.pruned: Plan | None = None
+        self.tried = False
         self.beams: dict[int, Beam] = {}
 
     def beam(self, depth: int) -> Beam:
@@ -96,16 +98,20 @@ class _Search:
 
     def prune(self) -> None:
         """Leave out what the incumbent does not need; a settled one keeps its peak, which may lie below the target."""
-        if self.plan is not None:
+        if self.plan is not None and self.plan is not self.pruned:
             least = self.plan.peak if self.settled else self.target
             self.plan = prune(self.plan, least, deadline=max(self.deadline, time.monotonic() + 0.5))
 
     def improve(self, reruns: Sequence[Rerun]) -> None:
         """Offer a list of reruns without what it does not need."""
-        if allowed(self.problem, reruns):
+        if self.offer(reruns):
             plan = make_plan(self.problem, reruns)
-            if plan.peak <= self.target:
-                self.offer(prune(plan, self.target, deadline=max(self.deadline, time.monotonic() + 0.1)).reruns)
+            least = plan.peak if plan.extra_macs <= self.bound else self.target
+            deadline = time.monotonic() + max(0.1, 0.1 * self.left())
+            pruned = prune(plan, least, deadline=deadline)
+            self.offer(pruned.reruns)
+            if self.plan is not None and self.plan.reruns == pruned.reruns and time.monotonic() < deadline:
+                self.pruned = self.plan
 
     @property
     def price(self) -> tuple[int, int] | None:
@@ -142,11 +148,13 @@ def solve(
     Notes
     -----
     1. the floor, and the base order as it is;
-    2. a heuristic plan;
+    2. plans by heuristics, before any exact attempt and with a share of the time of their own;
     3. the relaxation that enforces memory only where the last solution broke the target, grown step by step:
-       its optimum is a bound, and a plan of that price settles the matter;
-    4. where only reruns break the target: the frontier on the full problem, and if that is too wide, rerun slots in
-       the gaps concerned.
+       its optimum is a bound, and a plan of that price settles the matter; plans near solutions that cannot be realized;
+    4. where only reruns break the target: rows that make room for them, then the frontier on the full problem, and if
+       that is too wide, rerun slots in the gaps concerned.
+
+    Among plans found with equal MACs the one with the fewest reruns is given; ``exact`` speaks of MACs alone.
     """
     begin = time.monotonic()
 
@@ -166,7 +174,8 @@ def solve(
         if method == "auto":
             if start:
                 search.improve(start)
-            _heuristics(search, begin + HEURISTICS * time_limit)
+            if search.plan is None:
+                _heuristics(search, begin + HEURISTICS * time_limit)
             used, infeasible = _refine(search)
         else:
             used, infeasible = method, (_frontier(search) if method == "frontier" else _full(search, method))
@@ -178,33 +187,48 @@ def solve(
 
 
 HEURISTICS = 0.4
-"""Of the time limit, the most that heuristics take before the first relaxation."""
+"""Of the time limit, the most that heuristics take before the first relaxation. Where a plan is given, they come after
+it, if it settles nothing, with half as much of what is left."""
 
 MIXED = ("ratio", "stale", "large+", "ratio+")
+LED = ("ratio", "stale", "fit", "large+")
+"""Rules of the wider beams, and of those that follow a solution of a relaxation."""
+
+
+ALONE = ((1, "ratio"), (1, "stale+"), (1, "fit"), (1, "large+"), (1, "ratio+"), (1, "stale"), (3, "large+"), (3, "stale+"))
+"""Depths and rules of the beams of width 1, the most useful ones first."""
 
 
 def _heuristics(search: _Search, deadline: float) -> None:
-    """Plans by beams: each rule alone, which is fast, then wider ones for what they all could not settle."""
-    try:
-        for depth, rules in ((1, RULES), (1, LATE_RULES), (3, LATE_RULES)):
-            for rule in rules:
-                found = search.beam(depth).search(1, (rule,), deadline=deadline)
-                if found is not None:
-                    search.improve(found)
+    """Plans before any exact attempt: the greedy, each rule alone, which is fast, then wider beams."""
+    search.tried = True
+    begin = time.monotonic()
+    found = greedy(search.problem, search.target, deadline=begin + 0.3 * (deadline - begin))
+    if found is not None:
+        search.improve(found)
+    several: list[tuple[int, int, list[Rerun]]] = []
+    slowest = 0.0
+    with suppress(Late):
+        for depth, rule in ALONE:
             if search.settled:
                 return
-        found = greedy(search.problem, search.target, deadline=time.monotonic() + 0.3 * (deadline - time.monotonic()))
-        if found is not None:
-            search.improve(found)
+            since = time.monotonic()
+            found = search.beam(depth).search(1, (rule,), deadline=deadline)
+            slowest = max(slowest, time.monotonic() - since)
+            if found is not None:
+                several.append((cost_of(search.problem, found), len(found), found))
+                if several[-1][0] <= search.bound:
+                    break
+    for _, _, found in sorted(several)[:2]:
+        search.improve(found)
+    with suppress(Late):
         for width in (8, 64):
             for depth in (1, 3):
-                if search.settled:
-                    return
+                if search.settled or time.monotonic() + width * slowest > deadline:
+                    return  # it would hardly end in time
                 found = search.beam(depth).search(width, MIXED, below=search.price, deadline=deadline)
                 if found is not None:
                     search.improve(found)
-    except Late:
-        return
 
 
 def _frontier(search: _Search, share: float = 1.0) -> bool:
@@ -283,6 +307,8 @@ def _refine(search: _Search) -> tuple[str, bool]:
         now = trace(problem, reruns)
         if search.settled or now.peak <= target:
             return method, False
+        if not search.tried:
+            _heuristics(search, time.monotonic() + HEURISTICS / 2 * search.left())
         _lead(search, model, answer.values, reruns)
         if search.settled:
             return method, False
@@ -330,10 +356,15 @@ def _lead(search: _Search, model: Retention, values: Sequence[int], reruns: Sequ
     guide = guide_of(model, values)
     begin, left = time.monotonic(), search.left()
     with suppress(Late):
-        for width in (1, 8):
-            found = search.beam(1).search(width, LED, below=search.price, guide=guide, deadline=begin + 0.1 * left)
-            if found is not None:
-                search.improve(found)
+        for width in (1, 16, 64):
+            for depth in (1, 3):
+                if search.settled:
+                    return
+                found = search.beam(depth).search(
+                    width, LED, below=search.price, guide=guide, deadline=begin + 0.15 * left
+                )
+                if found is not None:
+                    search.improve(found)
     _narrow(search, [u for _, u in reruns], begin + 0.3 * left)
     mended = greedy(search.problem, search.target, start=reruns, deadline=begin + 0.35 * left)
     if mended is not None:
@@ -361,8 +392,6 @@ def _narrow(search: _Search, units: Sequence[int], deadline: float) -> None:
                 break
         only = set(units)
 
-
-LED = ("ratio", "stale", "fit", "large+")
 
 SLOTS = 8
 """Most rerun slots in one gap; where more could be used, the model gives plans but no bound."""

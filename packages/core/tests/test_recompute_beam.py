@@ -1,0 +1,138 @@
+"""Heuristics: beams and plans of few units; and the rows with which a relaxation makes room for reruns."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import pytest
+from peakmem.program import Program, Statement
+from peakmem.recompute import Problem, floor, make_plan, prune, solve, trace
+from peakmem.recompute.beam import RULES, Beam
+from peakmem.recompute.frontier import solve_frontier
+from peakmem.recompute.generators import ladder, random_order, random_program
+from peakmem.recompute.milp import solve_milp
+from peakmem.recompute.oracle import shortest_path
+from peakmem.recompute.plan import _Removal, allowed
+from peakmem.recompute.retention import Horizon, build
+from test_recompute_solvers import KINDS, problems, random_plans, targets
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_plans_of_beams_reach_the_target_and_are_never_cheaper_than_the_least_price(kind: str) -> None:
+    found = missed = 0
+    for problem in problems(20, 7, **KINDS[kind]):
+        for target in targets(problem):
+            if target < floor(problem.program).size:
+                continue
+            truth = shortest_path(problem, target)
+            for depth in (0, 1, 3):
+                beam = Beam(problem, target, depth=depth)
+                for width, rules in [*((1, (rule,)) for rule in RULES), (20, ("ratio", "stale", "large+"))]:
+                    reruns = beam.search(width, rules)
+                    assert reruns == beam.search(width, rules)
+                    if reruns is None:
+                        missed += truth is not None
+                        continue
+                    found += 1
+                    plan = make_plan(problem, reruns)
+                    assert allowed(problem, reruns)
+                    assert plan.peak <= target
+                    assert truth is not None
+                    assert plan.extra_macs >= truth
+    assert found > 2 * missed
+
+
+def test_a_beam_gives_up_what_cannot_beat_a_known_plan() -> None:
+    problem = Problem(ladder(3, 4), tuple(range(len(ladder(3, 4)))))
+    beam = Beam(problem, (trace(problem, ()).peak + floor(problem.program).size) // 2)
+    reruns = beam.search(8)
+    assert reruns is not None
+    plan = make_plan(problem, reruns)
+    assert beam.search(8, below=(plan.extra_macs, len(reruns) + 1)) == reruns
+    cheaper = beam.search(8, below=(plan.extra_macs, len(reruns)))
+    assert cheaper is None or (make_plan(problem, cheaper).extra_macs, len(cheaper)) < (plan.extra_macs, len(reruns))
+
+
+def test_room_for_reruns_between_two_steps_excludes_no_plan() -> None:
+    """A bound with all such rows never exceeds the least price, and sometimes exceeds the bound without them."""
+    tighter = 0
+    for seed, problem in enumerate(p for kind in KINDS.values() for p in problems(25, 7, **kind)):
+        rng = random.Random(seed)
+        for target in targets(problem):
+            truth = shortest_path(problem, target)
+            horizon = Horizon(problem, target)
+            steps = [s for s in range(len(problem.order)) if rng.random() < 0.8]
+            crowded = [(s, u) for s in steps for u in range(len(problem.units))]
+            with_rows, without = build(horizon, steps, None, crowded), build(horizon, steps)
+            if with_rows is None or without is None:
+                assert truth is None
+                continue
+            bound = solve_milp(with_rows, budget=None, time_limit=60).bound
+            loose = solve_milp(without, budget=None, time_limit=60).bound
+            assert truth is None or (bound is not None and bound <= truth)
+            tighter += loose is not None and (bound is None or bound > loose)
+    assert tighter
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_relaxations_alone_still_find_the_price_of_the_shortest_path(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solver = sys.modules["peakmem.recompute.solver"]
+    monkeypatch.setattr(solver, "_heuristics", lambda *_: None)
+    monkeypatch.setattr(solver, "_lead", lambda *_: None)
+    for problem in problems(25, 7, **KINDS[kind]):
+        for target in targets(problem):
+            truth = shortest_path(problem, target)
+            outcome = solve(problem, target, time_limit=60)
+            assert outcome.status == ("infeasible" if truth is None else "exact")
+            assert truth is None or outcome.lower_bound == truth
+
+
+def test_a_narrow_frontier_is_exact_for_its_units_and_says_when_it_left_something_out() -> None:
+    cut = 0
+    for problem in problems(16, 8):
+        for target in targets(problem):
+            truth = shortest_path(problem, target)
+            whole = solve_frontier(Horizon(problem, target, None, range(len(problem.units))), beam=10**6)
+            assert whole.exact
+            assert (None if whole.reruns is None else whole.cost) == truth
+            part = solve_frontier(Horizon(problem, target), beam=1)
+            cut += not part.exact
+            if part.reruns is not None:
+                assert make_plan(problem, part.reruns).peak <= target
+                assert truth is not None
+                assert part.cost >= truth
+            elif part.exact:
+                assert truth is None
+    assert cut
+
+
+def test_free_reruns_that_buy_nothing_are_left_out() -> None:
+    for seed in range(40):
+        program = random_program(seed, 8)
+        free = Program(
+            program.buffers,
+            tuple(
+                Statement(s.name, s.op, s.reads, s.writes, s.dependences, s.workspace) for s in program.statements
+            ),
+        )
+        problem = Problem(free, random_order(seed, free))
+        for target in targets(problem):
+            outcome = solve(problem, target, time_limit=60)
+            if outcome.plan is not None:
+                assert outcome.plan.extra_macs == 0
+                assert prune(outcome.plan, outcome.plan.peak) == outcome.plan
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_peak_without_one_rerun_is_that_of_a_simulation(kind: str) -> None:
+    checked = 0
+    for plan in random_plans(100, **KINDS[kind]):
+        removal = _Removal(plan.problem, plan.reruns)
+        for k in range(len(plan.reruns)):
+            rest = [*plan.reruns[:k], *plan.reruns[k + 1 :]]
+            assert removal.peak_without(k) == trace(plan.problem, rest).peak
+            checked += 1
+    assert checked > 100
