@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, os.path.dirname(__file__))  # for `texts`
+sys.path.insert(0, os.path.dirname(__file__))  # for `texts` and others
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -74,39 +74,6 @@ def check() -> OrderCheck:
     return OrderCheck()
 
 
-def random_order(program: Any, rng: random.Random) -> tuple[int, ...]:
-    """A topological order."""
-    waiting = [len(p) for p in program.predecessors]
-    ready = [v for v, w in enumerate(waiting) if not w]
-    order = []
-    while ready:
-        v = ready.pop(rng.randrange(len(ready)))
-        order.append(v)
-        for w in program.successors[v]:
-            waiting[w] -= 1
-            if not waiting[w]:
-                ready.append(w)
-    return tuple(order)
-
-
-def random_expansion(program: Any, rng: random.Random) -> Any:
-    """The program with random reruns for a random base order, most of them of no use."""
-    from peakmem.recompute.expand import expand
-    from peakmem.recompute.plan import make_plan
-    from peakmem.recompute.problem import Problem
-
-    problem = Problem(program, random_order(program, rng), cap=3)
-    share = rng.choice([0.05, 0.2])
-    count: dict[int, int] = {}
-    reruns = []
-    for gap in range(len(problem.order)):
-        for u, unit in enumerate(problem.units):
-            if unit.ready < gap <= unit.deadline and count.get(unit.group, 0) < 2 and rng.random() < share:
-                count[unit.group] = count.get(unit.group, 0) + 1
-                reruns.append((gap, u))
-    return expand(make_plan(problem, reruns))
-
-
 def backend_of_orders(checks: list[dict[str, Any]], orders: int = 3) -> Any:
     """A backend that, at the first call of each graph, runs the wrapper and several random orders of it on the same
     arguments and appends what it saw to ``checks``; then several random enlargements of it, each in a random order."""
@@ -122,6 +89,7 @@ def backend_of_orders(checks: list[dict[str, Any]], orders: int = 3) -> Any:
     from peakmem_inductor.record import measure, record_profile
     from peakmem_inductor.simulation import simulate
     from peakmem_inductor.wrapper import parse_wrapper
+    from random_orders import random_expansion, random_order
     from torch._inductor import compile_fx as module
 
     def receive(loaded: Any, path: Any) -> None:

@@ -458,9 +458,9 @@ def test_bad_budgets_are_refused(options: dict[str, Any]) -> None:
 def test_a_misspelt_option_is_one_sentence(torch: Any) -> None:
     from peakmem_inductor.backend import peakmem as backend
 
-    with pytest.raises(UsageError, match="neither peakmem .* has it; did you mean 'max_extra_macs'"):
+    with pytest.raises(UsageError, match=r"neither peakmem .* has it; did you mean 'max_extra_macs'"):
         backend(None, [], options={"max_extra_mac": "1%"})
-    with pytest.raises(UsageError, match="^max_extra_macs: '200%' is not between 0% and 100%$"):
+    with pytest.raises(UsageError, match=r"^max_extra_macs: '200%' is not between 0% and 100%$"):
         backend(None, [], options={"max_extra_macs": "200%"})
 
 
