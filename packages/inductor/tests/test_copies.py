@@ -389,6 +389,24 @@ return (buf0, buf1, )
     assert [s.pure for s in program.statements] == [False, False]
 
 
+@pytest.mark.parametrize(
+    ("operator", "cost"),
+    [
+        ("onednn.qlinear_pointwise.default", None),
+        ("quantized.conv2d_relu.new", None),
+        ("aten._weight_int8pack_mm.default", None),
+        ("aten._linalg_solve_ex.default", None),
+        ("aten.mkldnn_rnn_layer.default", None),
+        ("aten.upsample_linear1d.default", 0),
+        ("aten.gelu.default", 0),
+        ("prims.convert_element_type.default", 0),
+    ],
+)
+def test_what_multiplies_much_without_a_formula(operator: str, cost: int | None) -> None:
+    wrapper = parse_wrapper(wrapper_of(f"buf0 = torch.ops.{operator}(arg0_1, saved)\nreturn (buf0, )"))
+    assert macs(wrapper.forms[0], profile_from_text(wrapper)) == cost
+
+
 def test_a_dumped_wrapper_recomputes_saves_and_loads(torch: Any, tmp_path: Path) -> None:
     net, x = small_unet(torch), torch.randn(1, 3, 32, 32)
     with torch.no_grad(), peakmem_inductor.dump(tmp_path) as written:

@@ -1,13 +1,15 @@
 """MACs of the calls of a wrapper, from the recorded shapes: convolutions, matrix products, attention, recurrent layers.
 
 Counted as `torch.utils.flop_counter` counts them (a MAC is two of its operations), without importing torch. Generated
-kernels and all other operators count as 0.
+kernels and operators that multiply little count as 0; for others that multiply much (quantized and recurrent layers, linear
+algebra) there is no count.
 """
 
 from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Sequence
 
 from peakmem_inductor.forms import Form, dotted
@@ -27,17 +29,19 @@ ATTENTION = frozenset(
     }
 )
 COUNTED = PRODUCTS | CONVOLUTIONS | ATTENTION | {f"{a}_backward" for a in (*ATTENTION, "convolution")}
-UNCOUNTED = frozenset({"mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "_grouped_mm", "_scaled_mm", "_scaled_grouped_mm"})
-"""Operators whose MACs are many and not known here."""
+_HEAVY = re.compile(
+    r"(?:^|_)(?:q?linear|q?conv(?!ert)\w*|[a-z]*mm|matmul|mv|v?dot|einsum|tensordot|lstm|gru|rnn|attention|attn|cdist|linalg|"
+    r"solve|cholesky\w*|lu|qr|svd|eigh?|geqrf|ormqr|orgqr|p?inverse|pdist)(?=_|$)"
+)
+"""Operators whose MACs are many and not known here, by a word of their names."""
 
 
 def macs(form: Form, profile: Profile) -> int | None:
     """MACs of one call; None if it has many that cannot be told, because a shape is opaque or the operator is new."""
-    operator = next((w for w in form.target.split(".") if w in COUNTED or w in UNCOUNTED), None)
+    words = form.target.split(".")
+    operator = next((w for w in words if w in COUNTED), None)
     if operator is None:
-        return 0
-    if operator in UNCOUNTED:
-        return None
+        return None if any(map(_HEAVY.search, words)) else 0
     shapes = {key: shape_of(e, profile) for key, e in form.arguments}
     if operator in PRODUCTS:
         return _product(operator, form, shapes)
