@@ -7,7 +7,7 @@ every plan of the same base order, and the gap between the two. ``--orders`` kee
 versions of the solver can be compared on the same ones.
 
 The statement graphs hold no MACs, so there are two sets of prices: *none*, as the graphs are (every plan is free; the only
-question is whether there is one, and then the fewest reruns), and *made up*: a convolution costs its kernel's area times
+question is whether there is one, and then with how few reruns), and *made up*: a convolution costs its kernel's area times
 the bytes it writes, a fully connected layer the bytes it reads, anything else 0.
 """
 
