@@ -114,8 +114,8 @@ def main() -> None:
             f"Made by `python benchmarks/onnx_table.py --write` with onnxruntime {runtime_version()} on the CPU, one intra-op",
             "thread. Bytes. *As it comes*: what the arena holds after two runs of a session with default options. The other",
             "columns are peaks of tensors and workspace with arena, patterns and reuse off. *Today's order* is the order in",
-            "which the optimizing session itself ran the nodes. Weights and inputs are not counted. At level all
-ONNX Runtime's own order can differ from session to session, and the two columns before the best order with it.",
+            "which the optimizing session itself ran the nodes. Weights and inputs are not counted. At level all",
+            "ONNX Runtime's own order can differ from session to session, and the two columns before the best order with it.",
             "",
             *lines,
             "",
