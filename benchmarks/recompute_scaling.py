@@ -15,7 +15,8 @@ import time
 
 from peakmem.recompute import Problem, floor, front, solve, trace
 from peakmem.recompute.generators import ladder
-from peakmem.recompute.retention import Horizon, build
+from peakmem.recompute.horizon import Horizon
+from peakmem.recompute.retention import build
 from peakmem.recompute.treewidth import eliminations, solve_treewidth
 
 METHODS = ("treewidth", "frontier", "milp")

@@ -11,10 +11,11 @@ from peakmem.recompute import Problem, floor, make_plan, prune, solve, trace
 from peakmem.recompute.beam import RULES, Beam
 from peakmem.recompute.frontier import solve_frontier
 from peakmem.recompute.generators import ladder, random_order, random_program
+from peakmem.recompute.horizon import Horizon
 from peakmem.recompute.milp import solve_milp
 from peakmem.recompute.oracle import shortest_path
 from peakmem.recompute.plan import _Removal, allowed
-from peakmem.recompute.retention import Horizon, build
+from peakmem.recompute.retention import build
 from test_recompute_solvers import KINDS, problems, random_plans, targets
 
 

@@ -15,8 +15,8 @@ from peakmem.program import Buffer, Program, Statement
 from peakmem.recompute import Problem, expand, floor, make_plan, solve, trace
 from peakmem.recompute.frontier import _Frontier, _Label
 from peakmem.recompute.generators import random_order, random_program
+from peakmem.recompute.horizon import Horizon
 from peakmem.recompute.oracle import shortest_path
-from peakmem.recompute.retention import Horizon
 
 Rule = Callable[[int, int], bool]
 

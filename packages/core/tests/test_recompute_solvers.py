@@ -11,9 +11,10 @@ from peakmem.liveness import timeline
 from peakmem.program import Program
 from peakmem.recompute import Problem, expand, floor, make_plan, order_expansion, prune, solve, trace
 from peakmem.recompute.generators import ladder, random_order, random_program
+from peakmem.recompute.horizon import Horizon
 from peakmem.recompute.oracle import free_order, shortest_path
 from peakmem.recompute.plan import Plan, allowed
-from peakmem.recompute.retention import Horizon, build
+from peakmem.recompute.retention import build
 from peakmem.recompute.treewidth import eliminations
 from peakmem.schedule import Expansion
 

@@ -14,9 +14,9 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from peakmem.recompute.horizon import Horizon
 from peakmem.recompute.plan import Rerun
 from peakmem.recompute.problem import Unit
-from peakmem.recompute.retention import Horizon
 
 MOST_OPTIONAL = 12
 """Buffers that a row of several statements may let go half way; with more, all ways to do so are too many."""

@@ -11,14 +11,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from peakmem.recompute.beam import Beam, Late, guide_of
+from peakmem.recompute.beam import Late, guide_of
 from peakmem.recompute.floors import floor
 from peakmem.recompute.frontier import TooWide, solve_frontier
 from peakmem.recompute.greedy import greedy
+from peakmem.recompute.horizon import Horizon
 from peakmem.recompute.milp import Answer, solve_milp
-from peakmem.recompute.plan import Plan, Rerun, allowed, cost_of, make_plan, prune, trace
+from peakmem.recompute.plan import Plan, Rerun, cost_of, trace
 from peakmem.recompute.problem import Problem
-from peakmem.recompute.retention import Horizon, Retention, Segment, build, place
+from peakmem.recompute.retention import Retention, Segment, build, place
+from peakmem.recompute.search import Search
 from peakmem.recompute.treewidth import solve_treewidth
 
 Status = Literal["exact", "infeasible", "gap"]
@@ -65,64 +67,6 @@ class Outcome:
         return (self.plan.extra_macs - self.lower_bound) / self.plan.extra_macs if self.plan.extra_macs else 0.0
 
 
-class _Search:
-    """State of one solve, so that an interruption loses nothing."""
-
-    def __init__(self, problem: Problem, target: int, deadline: float) -> None:
-        self.problem, self.target, self.deadline = problem, target, deadline
-        self.plan: Plan | None = None
-        self.bound = 0
-        self.width: int | None = None
-        self.pruned: Plan | None = None
-        self.tried = False
-        self.beams: dict[int, Beam] = {}
-
-    def beam(self, depth: int) -> Beam:
-        if depth not in self.beams:
-            self.beams[depth] = Beam(self.problem, self.target, depth=depth)
-        return self.beams[depth]
-
-    def left(self) -> float:
-        return self.deadline - time.monotonic()
-
-    def offer(self, reruns: Sequence[Rerun]) -> bool:
-        """Take a list of reruns as the incumbent if it reaches the target and is cheaper."""
-        if not allowed(self.problem, reruns):
-            return False
-        plan = make_plan(self.problem, reruns)
-        if plan.peak > self.target:
-            return False
-        if self.plan is None or (plan.extra_macs, len(plan.reruns)) < (self.plan.extra_macs, len(self.plan.reruns)):
-            self.plan = plan
-        return True
-
-    def prune(self) -> None:
-        """Leave out what the incumbent does not need; a settled one keeps its peak, which may lie below the target."""
-        if self.plan is not None and self.plan is not self.pruned:
-            least = self.plan.peak if self.settled else self.target
-            self.plan = prune(self.plan, least, deadline=max(self.deadline, time.monotonic() + 0.5))
-
-    def improve(self, reruns: Sequence[Rerun]) -> None:
-        """Offer a list of reruns without what it does not need."""
-        if self.offer(reruns):
-            plan = make_plan(self.problem, reruns)
-            least = plan.peak if plan.extra_macs <= self.bound else self.target
-            deadline = time.monotonic() + max(0.1, 0.1 * self.left())
-            pruned = prune(plan, least, deadline=deadline)
-            self.offer(pruned.reruns)
-            if self.plan is not None and self.plan.reruns == pruned.reruns and time.monotonic() < deadline:
-                self.pruned = self.plan
-
-    @property
-    def price(self) -> tuple[int, int] | None:
-        """MACs and reruns of the incumbent."""
-        return None if self.plan is None else (self.plan.extra_macs, len(self.plan.reruns))
-
-    @property
-    def settled(self) -> bool:
-        return self.plan is not None and self.plan.extra_macs <= self.bound
-
-
 def solve(
     problem: Problem,
     target: int,
@@ -164,7 +108,7 @@ def solve(
             target, status, search.plan, search.bound, method, search.width, time.monotonic() - begin, interrupted
         )
 
-    search = _Search(problem, target, begin + time_limit)
+    search = Search(problem, target, begin + time_limit)
     if search.offer(()):
         return outcome("exact", "given")
     if target < floor(problem.program).size:
@@ -199,7 +143,7 @@ ALONE = ((1, "ratio"), (1, "stale+"), (1, "fit"), (1, "large+"), (1, "ratio+"), 
 """Depths and rules of the beams of width 1, the most useful ones first."""
 
 
-def _heuristics(search: _Search, deadline: float) -> None:
+def _heuristics(search: Search, deadline: float) -> None:
     """Plans before any exact attempt: the greedy, each rule alone, which is fast, then wider beams."""
     search.tried = True
     begin = time.monotonic()
@@ -231,7 +175,7 @@ def _heuristics(search: _Search, deadline: float) -> None:
                     search.improve(found)
 
 
-def _frontier(search: _Search, share: float = 1.0) -> bool:
+def _frontier(search: Search, share: float = 1.0) -> bool:
     """Settle the full problem by the frontier; whether there is no plan. Too wide: nothing changes."""
     horizon = Horizon(search.problem, search.target, search.plan.extra_macs if search.plan else None)
     try:
@@ -246,7 +190,7 @@ def _frontier(search: _Search, share: float = 1.0) -> bool:
     return False
 
 
-def _full(search: _Search, method: str) -> bool:
+def _full(search: Search, method: str) -> bool:
     """Settle the model with all slots at once; whether there is no plan."""
     horizon = Horizon(search.problem, search.target)
     slots = {gap: horizon.slots_needed(gap) for gap in horizon.tight_gaps()}
@@ -269,7 +213,7 @@ def _full(search: _Search, method: str) -> bool:
     return False
 
 
-def _refine(search: _Search) -> tuple[str, bool]:
+def _refine(search: Search) -> tuple[str, bool]:
     """Grow the model until its optimum can be realized; returns the method and whether there is no plan."""
     problem, target = search.problem, search.target
     now = trace(problem, ())
@@ -351,7 +295,7 @@ def _refine(search: _Search) -> tuple[str, bool]:
     return ("full" if slots else "relaxation"), False
 
 
-def _lead(search: _Search, model: Retention, values: Sequence[int], reruns: Sequence[Rerun]) -> None:
+def _lead(search: Search, model: Retention, values: Sequence[int], reruns: Sequence[Rerun]) -> None:
     """Plans near a solution of a relaxation that cannot be realized as it is."""
     guide = guide_of(model, values)
     begin, left = time.monotonic(), search.left()
@@ -371,7 +315,7 @@ def _lead(search: _Search, model: Retention, values: Sequence[int], reruns: Sequ
         search.improve(mended)
 
 
-def _narrow(search: _Search, units: Sequence[int], deadline: float) -> None:
+def _narrow(search: Search, units: Sequence[int], deadline: float) -> None:
     """Plans of few units: those given, then also those that make their sources; a beam of the frontier."""
     problem = search.problem
     only = set(units)
@@ -428,7 +372,7 @@ def _answer(model: Retention, budget: int | None, time_limit: float) -> Answer:
     return answer if answer is not None else solve_milp(model, budget=budget, time_limit=time_limit)
 
 
-def _realize(search: _Search, model: Retention, values: Sequence[int]) -> list[Rerun]:
+def _realize(search: Search, model: Retention, values: Sequence[int]) -> list[Rerun]:
     """Put the reruns of a solution into gaps, and move those that break the target while that helps."""
     problem, target = search.problem, search.target
     placed = place(problem, model.reruns(values))
