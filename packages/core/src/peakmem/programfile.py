@@ -2,11 +2,11 @@
 
 Two documents are read, told apart by their content:
 
-*``peakmem.program/1``*
+- *``peakmem.program/1``*:
     The program model in its own words, see `peakmem.program.Program.from_json`. One optional name beside it,
     ``"quantity"``, says what reports speak of: ``"live_peak"`` (the default) or ``"bytes_above_entry"``, which is the
     live peak less the bytes resident at entry.
-*statement graphs*
+- *statement graphs*:
     ``statements[] {id, deps, reads, writes, transient, text}``, ``buffers[] {id, bytes, kind, producer,
     consumers}`` and ``original_order``. Inputs are resident from entry to their last toucher, outputs from their birth
     to the end. Where statements carry ``relaxed_deps`` (a recording of a compiler's wrapper) these are the true

@@ -5,37 +5,37 @@
 Written by ``peakmem recompute --front FILE`` and ``--json``. All sizes are bytes, all prices MACs, and statements go by
 their names.
 
-``schema``, ``frontend``, ``input``, ``output``
+- ``schema``, ``frontend``, ``input``, ``output``:
     ``output`` is the file written, or null.
-``statements``, ``macs``, ``uncounted``, ``never_twice``
+- ``statements``, ``macs``, ``uncounted``, ``never_twice``:
     The program: its statements, their MACs in sum, operators whose MACs count as 0, and operators that never run twice
     (random, stateful, control flow, overwriting an input, of unknown price), with how many there are.
-``cap``, ``max_extra_macs``
+- ``cap``, ``max_extra_macs``:
     The most times any statement runs; the budget or null.
-``live_peak_before``, ``live_peak_ordered``
+- ``live_peak_before``, ``live_peak_ordered``:
     The live peak of the given order and of the best order found, nothing run twice.
-``floor``
+- ``floor``:
     ``bytes`` that no order and no recomputation undercuts, the ``statement`` that sets it (or null) and the ``reason``.
-``at_floor``
+- ``at_floor``:
     ``live_peak_ordered`` is the floor: recomputation cannot help, so there is no front.
-``base_orders``
+- ``base_orders``:
     The base orders tried, each a list of statements.
-``points``
+- ``points``:
     The front, cheapest first: ``live_peak``, ``extra_macs``; ``exact`` (no list of reruns costs less *for this base
     order* and cap), ``lower_bound_macs`` (the same for this price), ``base_order`` (index in ``base_orders``), and
     ``reruns``: the statements to ``run`` again, in a row, ``before`` a statement of the base order.
-``complete``, ``interrupted``
+- ``complete``, ``interrupted``:
     Complete: no trade-off of these base orders is missing, and all prices are exact.
-``free_order``
+- ``free_order``:
     For small programs, for points of the front: ``live_peak``, the front's ``extra_macs``, and
     ``extra_macs_any_order``, the least over *every* base order. Empty where this was not settled.
-``chosen``
+- ``chosen``:
     The point chosen by a target or a budget, or null.
-``live_peak_after``, ``unrealized``
+- ``live_peak_after``, ``unrealized``:
     The live peak of the enlarged program in the order written, and why nothing was written.
-``runtime``, ``seconds``
+- ``runtime``, ``seconds``:
     As in ``peakmem.result/1``.
-``notes``
+- ``notes``:
     Sentences a reader must know: of the artifact given and the one made, of the orderings, of the measurement.
 
 ``peakmem.result/1`` with ``recompute``
