@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from peakmem_cli.commands.survey import Model, row_of
+from peakmem_cli.screen import shorten, telling
 
 from .conftest import branches
 
@@ -40,15 +41,35 @@ def test_every_model_is_a_row_and_the_first_line_counts_them(peakmem: Call, fold
     (folder / "broken.json").unlink()
     done = peakmem("survey", folder, "-j", 2)
     assert done.code == 0, done.err
-    first, _, *rest = done.out.splitlines()
+    first, title, *rest = done.out.splitlines()
     # again.json is b.json under another name, and comes first
     assert first == "3 models: 2 need less, deep/a.json the most (-70.5 %); 3 certified optimal; 0 measured"
-    rows = [line.split() for line in rest if "live_peak" in line]
+    assert title == "live_peak of each model before and after, in bytes; not run:"
+    rows = [line.split() for line in rest if ".json" in line]
     assert [r[0] for r in rows] == ["again.json", "deep/a.json", "deep/er/one.json"]
     for name, row in zip(("b.json", "deep/a.json", "deep/er/one.json"), rows):
         alone = peakmem("optimize", folder / name, "--json").document
-        assert row[2:4] == [f"{alone['live_peak_before']:,}", f"{alone['live_peak_after']:,}"]
+        assert row[1:3] == [f"{alone['live_peak_before']:,}", f"{alone['live_peak_after']:,}"]
         assert "certified optimal" in " ".join(row)
+
+
+def test_rows_that_share_nothing_have_all_columns(peakmem: Call, folder: Path) -> None:
+    (folder / "broken.json").unlink()
+    (folder / "b.json").write_text(json.dumps({**branches(2), "quantity": "bytes_above_entry"}))
+    title, *rest = peakmem("survey", folder).out.splitlines()[1:]
+    assert title == "bytes of each model before and after; not run:"
+    assert [line.split()[1] for line in rest if ".json" in line] == ["bytes_above_entry", "live_peak", "live_peak"]
+
+
+def test_shortened_names_stay_apart_where_they_can() -> None:
+    names = {"light_shufflenet.onnx", "light_squeezenet.onnx", "unet.onnx"}
+    width = telling(names, 12)
+    assert width > 12
+    assert len({shorten(name, width) for name in names}) == 3
+    assert len({shorten(name, width - 1) for name in names}) == 2
+    assert telling(names, 30) == 30
+    alike = {f"{'m' * 40}_{middle}_{'z' * 40}" for middle in ("left", "right")}
+    assert telling(alike, 12) == 12
 
 
 def test_a_broken_model_is_a_row_and_the_exit_code(peakmem: Call, folder: Path) -> None:
@@ -138,7 +159,7 @@ def test_ctrl_c_shows_what_is_done_and_leaves_no_process(folder: Path, tmp_path:
         run.send_signal(signal.SIGINT)
         out, err = run.communicate(timeout=60)
     assert run.returncode == 130, err
-    assert out.startswith("2 models: 1 need less, a.json the most")
+    assert out.startswith("2 models: 1 needs less, a.json the most")
     assert out.splitlines()[0].endswith("1 not done, interrupted")
     assert not _processes(mark)
 

@@ -104,6 +104,7 @@ class Screen:
         if not columns[0].startswith(">"):  # names give way to figures: they are known by both ends
             widths = [max(map(len, (name.removeprefix(">"), *(row[k] for row in cells)))) for k, name in enumerate(columns)]
             names = max(LEAST_NAME, min(names, console.width - sum(widths[1:]) - GAP * (len(columns) - 1) - 2))
+            names = telling({row[0] for row in cells}, names)
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
         for name in columns:
             right = name.startswith(">")
@@ -150,6 +151,14 @@ def print_error(sentence: str) -> str:
     sys.stdout.flush()
     print(f"peakmem: {sentence}", file=sys.stderr)
     return sentence
+
+
+def telling(names: set[str], width: int) -> int:
+    """The least width from ``width`` on at which shortened names still differ; ``width`` where none up to the longest does."""
+    for longer in range(width, LONGEST_NAME + 1):
+        if len({shorten(name, longer) for name in names}) == len(names):
+            return longer
+    return width
 
 
 def _console() -> Console:

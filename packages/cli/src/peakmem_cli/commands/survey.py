@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from peakmem_cli.screen import Screen
 
 SCHEMA = "peakmem.survey/1"
+NOT_RUN = "not run"
 COLUMNS = ("model", "quantity", ">before", ">after", ">change", "known", "run on")
 
 
@@ -87,7 +88,7 @@ class Row:
     @property
     def run(self) -> str:
         if self.result is None or not self.runtime["measured"]:
-            return "not run"
+            return NOT_RUN
         same = {True: ", same bits", False: ", OTHER BITS", None: ""}[self.runtime["bitwise_identical"]]
         return f"{self.runtime['name']}{same}"
 
@@ -140,7 +141,7 @@ def command(
     line = summary(rows, len(models))
     screen.document(document(rows, len(models)))
     screen.answer(line)
-    screen.table("bytes of each model before and after:", COLUMNS, [row.cells() for row in rows])
+    screen.table(*table(rows))
     if output is not None:
         write_atomically(output, markdown(rows, line).encode(), source=None, force=force)
         screen.line(f"wrote {output}")
@@ -151,7 +152,8 @@ def command(
         return screen.verdict(Refused("; ".join(f"{row.model.path}: {row.error}" for row in wrong)))
     if budget is not None and (over := [row for row in rows if row.result is not None and row.after > budget]):
         names = ", ".join(row.model.name for row in over)
-        return screen.verdict(Refused(f"over budget: {len(over)} of {len(rows)} models need more than {human(budget)}: {names}"))
+        count = f"{len(over)} of {len(rows)} models need{'s' if len(over) == 1 else ''}"
+        return screen.verdict(Refused(f"over budget: {count} more than {human(budget)}: {names}"))
     if failed := [row for row in rows if row.result is None]:
         return screen.verdict(InputError("; ".join(f"{row.model.path}: {row.error}" for row in failed)))
     if require_optimal and (open_ones := [row for row in rows if not row.optimal]):
@@ -265,7 +267,7 @@ def summary(rows: Sequence[Row], models: int) -> str:
 
     answered = [row for row in rows if row.result is not None]
     less = [row for row in answered if row.after < row.before]
-    text = f"{models} model{'s' if models != 1 else ''}: {len(less)} need less"
+    text = f"{models} model{'s' if models != 1 else ''}: {len(less)} need{'s' if len(less) == 1 else ''} less"
     if less:
         best = min(less, key=lambda row: row.after / row.before)
         text += f", {best.model.name} the most {change(best.before, best.after)}"
@@ -279,6 +281,22 @@ def summary(rows: Sequence[Row], models: int) -> str:
     if len(rows) < models:
         text += f"; {models - len(rows)} not done, interrupted"
     return text
+
+
+def table(rows: Sequence[Row]) -> tuple[str, Sequence[str], list[list[str]]]:
+    """Title, columns and cells for the screen; what all rows share goes into the title, so that terminals hold the rest."""
+    title, columns, cells = "bytes of each model before and after", [*COLUMNS], [row.cells() for row in rows]
+    quantities, runs = ({row[COLUMNS.index(name)] for row in cells} for name in ("quantity", "run on"))
+    shared = []
+    if len(quantities) == 1 and "" not in quantities:
+        shared.append("quantity")
+        title = f"{quantities.pop()} of each model before and after, in bytes"
+    if len(runs) == 1 and "" not in runs:
+        shared.append("run on")
+        run = runs.pop()
+        title += f"; {run if run == NOT_RUN else f'run on {run}'}"
+    kept = [k for k, name in enumerate(columns) if name not in shared]
+    return f"{title}:", [columns[k] for k in kept], [[row[k] for k in kept] for row in cells]
 
 
 def document(rows: Sequence[Row], models: int) -> dict[str, Any]:
