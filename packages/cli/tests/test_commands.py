@@ -386,3 +386,12 @@ def test_measured_and_predicted_are_told_apart() -> None:
     assert words.answer(result) == (
         "arena_head 3,840 B -> 2,176 B (-43.3 %), best found, certified lower bound 2,048 B, gap 5.9 %; predicted"
     )
+
+
+def test_inspect_compares_like_with_like(peakmem: Call, program: Path) -> None:
+    document = json.loads(program.read_text())
+    assert "; an order with a live_peak of 608 B exists, certified optimal" in peakmem("inspect", program, "-q").out
+    program.write_text(json.dumps({**document, "quantity": "bytes_above_entry"}))
+    line = peakmem("inspect", program, "-q").out
+    assert line.startswith("bytes_above_entry 1,536 B")
+    assert "; an order with a live_peak of 608 B instead of 1,600 B exists, certified optimal" in line

@@ -32,7 +32,8 @@ def command(
     costs = cost_report(program)
     known = words.proof(line.peak, ordering.lower_bound, certified=ordering.certificate is not None)
     if ordering.peak < line.peak:
-        known = f"an order with a live_peak of {human(ordering.peak)} exists, " + words.proof(
+        instead = "" if source.quantity == "live_peak" else f" instead of {human(line.peak)}"
+        known = f"an order with a live_peak of {human(ordering.peak)}{instead} exists, " + words.proof(
             ordering.peak, ordering.lower_bound, certified=ordering.certificate is not None
         )
     if not bounded(source):
@@ -68,7 +69,9 @@ def command(
     screen.answer(f"{source.quantity} {human(source.predicted_bytes)}, predicted for the order given; {known}")
     if screen.talks:
         constants = sum(b.size for b in program.buffers if b.kind == "constant")
-        counts = f"{len(program)} statements, {len(program.buffers)} buffers"
+        counts = ", ".join(
+            f"{n} {what}{'' if n == 1 else 's'}" for n, what in ((len(program), "statement"), (len(program.buffers), "buffer"))
+        )
         beside = f"; constants {human(constants)} are not counted" if constants else ""
         screen.line(f"{source.frontend}: {counts}{beside}")
         screen.line(f"inputs: {source.input_rule}")

@@ -35,7 +35,10 @@ class Pair:
         ordering = result.ordering
         if ordering.peak < result.live_peak_after:
             known = words.proof(ordering.peak, ordering.lower_bound, certified=result.certificate is not None)
-            return words.answer(result, known=f"an order with a live_peak of {human(ordering.peak)} exists, {known}")
+            instead = "" if result.source.quantity == "live_peak" else f" instead of {human(result.live_peak_after)}"
+            return words.answer(
+                result, known=f"an order with a live_peak of {human(ordering.peak)}{instead} exists, {known}"
+            )
         return words.answer(result)
 
 
