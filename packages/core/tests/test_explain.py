@@ -30,6 +30,7 @@ def test_sums_add_up_to_the_bound() -> None:
         assert document is not None
         lines = explain(program, document)
         assert f"at least {optimum(program):,} B" in lines[0]
+        assert "\n".join(lines).count("the whole proof has") <= 1
         total = 0
         for line in lines:
             together = re.match(r"^  together ([\d,]+) B", line)

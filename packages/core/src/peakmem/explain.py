@@ -72,6 +72,7 @@ class _Story:
         self.lines: list[str] = []
         self.show = show
         self.bound = checker.lower_bound
+        self._sized = False  # whether the size of the proof has been told
         self.checker = checker
         context = Context(Dag(checker.program), 0)
         k = cast(int, checker.root)
@@ -140,12 +141,18 @@ class _Story:
             self._charges(cheapest, resident, "resident at that point")
             self.say(f"  together {self.checker.price(context, cheapest):,} B")
         if children:
-            kinds = Counter(str(n["kind"]) for n in self.checker.nodes)
-            listed = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+            size = "" if self._sized else f"; the whole proof has {self._size()}"
+            self._sized = True
             self.say(
-                f"{children} of them are followed further; the whole proof has {len(self.checker.nodes)} nodes ({listed}). "
+                f"{children} of them are followed further{size}. "
                 f"One of the cases, as an example: after {self._names([v for v in ready if v not in stopped][:1])}."
             )
+
+    def _size(self) -> str:
+        """How many nodes the proof has, of which kinds."""
+        kinds = Counter(str(n["kind"]) for n in self.checker.nodes)
+        listed = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+        return f"{len(self.checker.nodes)} nodes ({listed})"
 
     # leaves
 

@@ -240,11 +240,11 @@ def details(found: Recomputation, *, refused: bool = False) -> list[str]:
         lines.append(f"enlarged program: live_peak {human(found.point.peak)} -> {human(again.peak)}, {what}")
     uncounted = cost_report(program).uncounted
     if uncounted:
-        listed = ", ".join(f"{op} x{n}" for op, n in list(uncounted.items())[:12])
+        listed = ", ".join(f"{shorten(op)} x{n}" for op, n in list(uncounted.items())[:12])
         lines.append(f"MACs count {found.macs:,}; counted as 0: {listed}{', ...' if len(uncounted) > 12 else ''}")
     never = found.problems[0].excluded
     if never:
-        names = ", ".join(f"{op} x{n}" for op, n in never.items())
+        names = ", ".join(f"{shorten(op)} x{n}" for op, n in never.items())
         lines.append(f"never run twice (random, stateful, control flow, overwriting an input, or of unknown price): {names}")
     tried = len(found.problems)
     lines.append(f"{tried} base order{'s' if tried > 1 else ''} tried" + ("" if found.free else "; another one may be cheaper"))
