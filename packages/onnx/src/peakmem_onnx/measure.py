@@ -100,8 +100,8 @@ def verify(model: OnnxModel, other: OnnxModel, *, progress: Progress | None = No
     if DEFAULTS in peaks:
         details["onnxruntime_defaults_bytes"] = sum(runs[DEFAULTS]["held"][:2])
         notes.append(
-            f"the figures above need the session settings that --snippet prints; as it comes ONNX Runtime holds "
-            f"{in_bytes(details['onnxruntime_defaults_bytes'])}"
+            f"the figures above need the session settings that --snippet prints; with ONNX Runtime's "
+            f"defaults, a session of the file given holds {in_bytes(details['onnxruntime_defaults_bytes'])}"
         )
     if GIVEN_REUSE in peaks and NEW_REUSE in peaks and peaks[NEW_REUSE] > peaks[GIVEN_REUSE]:
         notes.append(

@@ -210,7 +210,7 @@ class OnnxModel:
         charged = {path: len(program) for path, program in self.program.bodies()}
         orders = {path: default_order(b) for path, b in _bodies(self.graph) if charged.get(path) == len(b.nodes)}
         note = (
-            f"{found} bytes are the best found for default sessions by a local search over node numberings; no bound is "
+            f"{found:,} bytes are the best found for default sessions by a local search over node numberings; no bound is "
             "known for them, and what is proved of the live peak says nothing about them"
         )
         return Numbered({"": default_order(self.graph, numbering), **orders}, notes=(note,), numbering=numbering)
