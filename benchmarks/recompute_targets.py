@@ -6,6 +6,10 @@ Each line is one target, given ``--seconds`` wall seconds: whether a plan was fo
 every plan of the same base order, and the gap between the two. ``--orders`` keeps the base orders in a file, so that two
 versions of the solver can be compared on the same ones.
 
+Targets are evenly spaced between the floor and the peak of the best order; *of peak* is the target's share of that peak.
+*exact*: no plan for the base order costs less; *gap*: not settled in time, with a plan or (-) without; *infeasible*: no plan for
+the base order reaches the target. *method* is the model that was solved last, and *peak B* is the peak of the plan.
+
 The statement graphs hold no MACs, so there are two sets of prices: *none*, as the graphs are (every plan is free; the only
 question is whether there is one, and then with how few reruns), and *made up*: a convolution costs its kernel's area times
 the bytes it writes, a fully connected layer the bytes it reads, anything else 0.

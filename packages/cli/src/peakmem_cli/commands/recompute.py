@@ -140,7 +140,8 @@ def execute(
     drawn = plot is not None and found.front is not None
     if plot is not None and found.front is not None:
         points = [(p.extra_macs, p.peak, p.exact) for p in found.front.points]
-        title = f"{model.name}: {len(found.problems)} base orders, cap {cap}"
+        tried = len(found.problems)
+        title = f"{model.name}: {tried} base order{'s' if tried > 1 else ''}, cap {cap}"
         write_atomically(plot, front_svg(points, floor=found.floor.size, title=title), source=model, force=force)
     if report is not None:
         from peakmem_cli.commands.report import asked, write_page
