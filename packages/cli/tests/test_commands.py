@@ -395,3 +395,20 @@ def test_inspect_compares_like_with_like(peakmem: Call, program: Path) -> None:
     line = peakmem("inspect", program, "-q").out
     assert line.startswith("bytes_above_entry 1,536 B")
     assert "; an order with a live_peak of 608 B instead of 1,600 B exists, certified optimal" in line
+
+
+def test_an_unknown_file_names_the_package_that_reads_its_kind(peakmem: Call, tmp_path: Path) -> None:
+    from peakmem.frontend import discover
+
+    for suffix, name in ((".tflite", "tflite"), (".onnx", "onnx"), (".py", "inductor")):
+        path = tmp_path / f"model{suffix}"
+        path.write_text("nothing of the kind")
+        done = peakmem("inspect", path)
+        assert done.code == 2 and done.err.count("\n") == 1
+        if name not in discover():
+            assert done.err.rstrip().endswith(f"(try: pip install peakmem-{name})")
+        elif "no installed frontend" in done.err:
+            assert "name one with --frontend" in done.err
+    other = tmp_path / "model.xyz"
+    other.write_text("nothing of the kind")
+    assert "name one with --frontend" in peakmem("inspect", other).err

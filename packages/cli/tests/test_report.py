@@ -62,6 +62,7 @@ def test_bad_usage_is_a_sentence(peakmem: Call, program: Path, tmp_path: Path) -
         ([program, "--figure", tmp_path / "m.png"], "is not a .svg file"),
         ([program, "--figure", tmp_path / "m.svg", "-o", tmp_path / "m.svg"], "is named for two outputs"),
         ([program, "-o", tmp_path / "no" / "page.html"], "does not exist"),
+        ([program, "-o", tmp_path / "p.pdf"], "p.pdf is not a .html file"),
         ([program, "-o", tmp_path / "p.html", "--cap", "3"], "need --recompute"),
         ([program, program, "-o", tmp_path / "p.html", "--recompute"], "goes with one file"),
         ([tmp_path / "absent.json", "-o", tmp_path / "p.html"], "cannot be read"),
@@ -96,6 +97,8 @@ def test_optimize_writes_the_page_beside_the_artifact(peakmem: Call, program: Pa
     done = peakmem("optimize", program, "-o", out, "--report", page)
     assert done.code == 0 and f"wrote {page}" in done.out
     assert heading(page) == done.out.splitlines()[0]
+    refused = peakmem("optimize", program, "--report", tmp_path / "page.pdf")
+    assert (refused.code, refused.out) == (2, "") and "is not a .html file" in refused.err
     refused = peakmem("optimize", program, "--report", page)
     assert (refused.code, refused.out) == (2, "") and "give --force" in refused.err
 

@@ -25,6 +25,8 @@ GROUP = "peakmem.frontends"
 OURS = ("inductor", "onnx", "tflite")
 """Frontends of this project by name; each is in a distribution ``peakmem-NAME``."""
 
+_SUFFIXES = {".tflite": "tflite", ".onnx": "onnx", ".py": "inductor"}
+
 Progress = Callable[[str], None]
 """Called with a short present-tense sentence when a stage starts or a bound moves."""
 
@@ -311,9 +313,10 @@ def recognise(path: Path) -> Frontend:
     if not matches:
         if broken:
             raise broken[0]
+        missing = _SUFFIXES.get(path.suffix.lower())
+        advice = "name one with --frontend" if missing in (None, *discover()) else f"try: pip install peakmem-{missing}"
         raise InputError(
-            f"{path}: no installed frontend recognises this file; installed are {', '.join(discover())} "
-            "(name one with --frontend)"
+            f"{path}: no installed frontend recognises this file; installed are {', '.join(discover())} ({advice})"
         )
     if len(matches) > 1:
         raise UsageError(

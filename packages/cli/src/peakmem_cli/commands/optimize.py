@@ -9,7 +9,7 @@ import typer
 
 from peakmem_cli.commands.recompute import Cap, MaxExtraMacs, TargetPeak, Threshold
 from peakmem_cli.commands.recompute import execute as recompute_command
-from peakmem_cli.commands.report import Page, write_page
+from peakmem_cli.commands.report import Page, check_page, write_page
 from peakmem_cli.common import (
     Budget,
     Force,
@@ -75,6 +75,7 @@ def command(
     from peakmem_cli import words
     from peakmem_cli.screen import Screen
 
+    check_page(report)
     if recompute:
         if certificate_out is not None or snippet or snippet_out is not None or require_optimal or budget is not None:
             raise UsageError(

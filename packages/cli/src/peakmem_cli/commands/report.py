@@ -83,6 +83,7 @@ def command(
     screen = Screen(quiet=quiet)
     for source_file in (model, optimized) if optimized is not None else (model,):
         check_outputs(source_file, output, *(path for _, path in figures), force=force)
+    check_page(output)
     settings = named(options, time_limit, no_measure)
     measure = measuring(no_measure, frontend, options)
     source = peakmem.load(model, frontend=frontend, **options)
@@ -157,6 +158,14 @@ def asked(
     if threshold:
         given["--threshold"] = threshold
     return given
+
+
+def check_page(path: Path | None) -> None:
+    """Refuse to write a page into a file of another kind, which no browser would show."""
+    from peakmem.errors import UsageError
+
+    if path is not None and path.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"{path} is not a .html file; the page is HTML, which browsers show and print")
 
 
 def _figure(text: str) -> tuple[str, Path]:

@@ -255,7 +255,7 @@ def reach(
     if target < low.size:
         lowest = _lowest(problems, time_limit)
         raise Refused(
-            f"target of {target:,} bytes: lies below the floor of {low.size:,} bytes, which no schedule undercuts, "
+            f"the target of {target:,} bytes lies below the floor of {low.size:,} bytes, which no schedule undercuts, "
             f"however much it recomputes ({low.sentence(program)}); {lowest}"
         )
     found: list[tuple[int, Outcome]] = []
@@ -278,7 +278,7 @@ def reach(
             "" if limit is None else f" and within {limit:,} extra MACs"
         )
         raise Refused(
-            f"target of {target:,} bytes: out of reach of the {len(problems)} base orders tried, {within}; the floor is "
+            f"the target of {target:,} bytes is out of reach of the {len(problems)} base orders tried, {within}; the floor is "
             f"{low.size:,} bytes; {_lowest(problems, time_limit)}"
         )
     return next(pair for pair in found if pair[1].status == "gap")
@@ -294,5 +294,5 @@ def _lowest(problems: Sequence[Problem], time_limit: float) -> str:
         if plan is not None and (best is None or (plan.peak, plan.extra_macs) < (best.peak, best.extra_macs)):
             best = plan
     assert best is not None
-    word = "the least peak they reach is" if settled else "the least peak found in time is"
+    word = "the least peak of the base orders tried is" if settled else "the least peak found in time is"
     return f"{word} {best.peak:,} bytes for {best.extra_macs:,} extra MACs"
