@@ -219,3 +219,26 @@ def test_a_point_found_apart_joins_the_front_and_drops_what_it_beats() -> None:
     worse = replace(whole, points=(*whole.points[:2], dearer, *whole.points[3:]))
     assert worse.including(best).points == whole.points
     assert whole.including(dearer) is whole
+
+
+@pytest.mark.parametrize("seed", [2, 7, 9, 14, 27])
+def test_a_cheaper_plan_that_reaches_the_target_once_it_is_ordered_again_is_taken(seed: int) -> None:
+    from peakmem.words import recomputed
+
+    program = random_program(seed, 14)
+    model = ProgramModel(program, None, program.digest)
+    points = [p for p in recompute(model, max_extra_macs="100%", measure=False).front.points if p.plan.reruns]
+    taken = 0
+    for point in points:
+        found = recompute(model, target=point.peak, measure=False)
+        _, outcome = reach(found.problems, point.peak)
+        assert found.point.extra_macs <= outcome.plan.extra_macs
+        order = found.reordering.orders[""]
+        assert peak_of(found.expansion.program, order) == found.reordering.peak <= point.peak
+        again = sum(s.cost for s in found.expansion.program.statements) - sum(s.cost for s in program.statements)
+        assert again == found.point.extra_macs
+        assert peak_of(found.model.program) <= point.peak
+        if found.point.peak > point.peak:
+            taken += 1
+            assert f"exact for {found.point.peak:,} B in its base order" in recomputed(found)
+    assert taken, "no target of this program shows it"

@@ -88,7 +88,7 @@ def details(result: Result) -> list[str]:
         lines += comparison(check)
     lines.append(f"inputs: {result.source.input_rule}")
     if result.ordering.interrupted:
-        lines.append("the search was interrupted; this is the best so far")
+        lines.append("the search ended early, by its time limit or Ctrl-C; this is the best so far")
     return lines
 
 
@@ -137,7 +137,8 @@ def recomputed(found: Recomputation) -> str:
             f"for up to {more(last.extra_macs, found.macs)}, {plans} plan{'s' if plans != 1 else ''}"
         )
     after = point.peak if found.reordering is None else found.reordering.peak
-    known = "exact for its base order" if point.exact else f"best found, at least {point.lower_bound:,} MACs needed"
+    size = f"{human(point.peak)} in " if after != point.peak else ""
+    known = f"exact for {size}its base order" if point.exact else f"best found, at least {point.lower_bound:,} MACs needed"
     check = found.verification
     spent = f"{more(point.extra_macs, found.macs)} ({point.extra_macs:,}), {known}"
     if check is not None and check.baseline_bytes is not None and check.optimized_bytes is not None:

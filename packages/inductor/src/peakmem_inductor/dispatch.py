@@ -305,7 +305,8 @@ class Dispatcher:
         row.identical = not problem
         if problem:
             if not self._repeats(found.candidate, backup, keep, state, mine):
-                return f"{problem} has other bits even in two runs of the original program, so nothing can be compared"
+                one = "" if self._threads() == 1 else "; with torch.set_num_threads(1) it may repeat"
+                return f"{problem} has other bits even in two runs of the original program, so nothing can be compared{one}"
             return f"{problem} has other bits in the permuted program"
         if row.measured != found.after:
             return f"the permuted program took {row.measured:,} bytes, modelled were {found.after:,}"

@@ -165,7 +165,7 @@ class InductorModel:
         for what, measured, modelled in zip(("the original", "the permuted"), row["peaks"], predicted):
             if measured != modelled:
                 failures.append(f"{what} wrapper took {measured:,} bytes, modelled were {modelled:,}")
-        notes = [f"random arguments of the recorded shapes, {row['threads']} thread(s)"]
+        notes = [f"random arguments of the recorded shapes, {_count(row['threads'], 'thread')}"]
         if row["torch"].split("+")[0] != self.profile.torch.split("+")[0]:
             notes.append(f"recorded with torch {self.profile.torch}, run with {row['torch']}")
         return Verification(
@@ -177,7 +177,7 @@ class InductorModel:
             baseline_predicted=predicted[0],
             predicted_bytes=predicted[1],
             bitwise_identical=not row["difference"],
-            compared=f"{row['outputs']} outputs and {row['arguments']} arguments of one run",
+            compared=f"{_count(row['outputs'], 'output')} and {_count(row['arguments'], 'argument')} of one run",
             failures=tuple(failures),
             notes=tuple(notes),
         )
@@ -229,6 +229,10 @@ def load_model(path: Path, options: Mapping[str, Any]) -> InductorModel:
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     return model
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"
 
 
 def _run_child(models: list[InductorModel]) -> dict[str, Any]:

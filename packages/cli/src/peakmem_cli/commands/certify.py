@@ -97,7 +97,7 @@ def command(
         screen.line("there is no certificate to explain")
     screen.line(f"inputs: {source.input_rule}")
     if ordering.interrupted:
-        screen.line("the search was interrupted; this is the best so far")
+        screen.line("the search ended early, by its time limit or Ctrl-C; this is the best so far")
     screen.lines([*source.notes, *ordering.notes], indent="note: ")
     for path, there in ((output, certificate is not None), (program_out, True)):
         if path is not None and there:

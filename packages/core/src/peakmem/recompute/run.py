@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 FREE_ORDER_SHARE = 0.2
 """Of the time limit, for the least price over all base orders of a small program."""
 
+CHEAPER_SHARE, CHEAPER_MISSES = 0.2, 3
+"""Of the time that is left, for cheaper points that reach the target once they are ordered again; how many may fail."""
+
 
 @dataclass
 class Recomputation:
@@ -41,7 +44,7 @@ class Recomputation:
     front : Front or None
         None when only a target was asked for.
     point : Point or None
-        The chosen plan.
+        The chosen plan. Its peak may lie above the target, where the enlarged program in its new order does not.
     free : list of (Point, int)
         For small programs: points of the front (or the chosen one), with the least extra MACs over *every* base order.
     expansion : Expansion or None
@@ -194,6 +197,10 @@ def recompute(
     try:
         result.expansion = expand(result.point.plan)
         again = order_expansion(result.expansion, bodies=ordering.orders, time_limit=left(), progress=progress)
+        if target is not None and result.front is not None:
+            found = _cheaper(result.front, result.point, target, ordering, time.monotonic() + CHEAPER_SHARE * left())
+            if found is not None:
+                result.point, result.expansion, again = found
         result.reordering = replace(again, certificate=_accepted(again))
         result.seconds["expand"] = time.monotonic() - since
         try:
@@ -218,6 +225,28 @@ def recompute(
             result.unmeasured = "not run (interrupted)"
         result.seconds["measure"] = time.monotonic() - since
     return result
+
+
+def _cheaper(
+    front: Front, point: Point, target: int, ordering: Ordering, deadline: float
+) -> tuple[Point, Expansion, Ordering] | None:
+    """A cheaper point of the front whose enlarged program, ordered again, reaches the target too.
+
+    From the dearest of them down; given up after a few that do not.
+    """
+    found, misses = None, 0
+    for cheaper in reversed(front.points):
+        if not cheaper.plan.reruns or cheaper.extra_macs >= point.extra_macs:
+            continue
+        if misses == CHEAPER_MISSES or time.monotonic() > deadline:
+            break
+        expansion = expand(cheaper.plan)
+        again = order_expansion(expansion, bodies=ordering.orders, time_limit=max(0.0, deadline - time.monotonic()))
+        if again.peak <= target:
+            found, misses = (cheaper, expansion, again), 0
+        else:
+            misses += 1
+    return found
 
 
 def _free(problem: Problem, points: Sequence[Point], deadline: float) -> list[tuple[Point, int]]:
