@@ -73,7 +73,7 @@ def measure(name: str, problem: Problem, prices: str, count: int, limit: float) 
         rows.append([
             name, prices, outcome.status, outcome.method, f"{len(problem.order)}", f"{target:,}", f"{target / peak:.1%}",
             "-" if plan is None else f"{plan.peak:,}", "-" if plan is None else f"{len(plan.reruns)}",
-            "-" if plan is None else f"{plan.extra_macs:,}", f"{outcome.lower_bound:,}",
+            "-" if plan is None else f"{plan.extra_macs:,}", "-" if outcome.status == "infeasible" else f"{outcome.lower_bound:,}",
             "-" if outcome.gap is None else f"{outcome.gap:.1%}", seconds(spent),
         ])  # fmt: skip
         print(*rows[-1], file=sys.stderr, flush=True)
