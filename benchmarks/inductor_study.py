@@ -27,7 +27,6 @@ import functools
 import json
 import logging
 import os
-import random
 import subprocess
 import sys
 import tempfile
@@ -146,6 +145,7 @@ class Study:
     def first(self, module: Any, path: Path, args: list[Any], generate: Any) -> Any:
         import torch
         from peakmem.errors import PeakmemError
+        from peakmem.recompute.generators import random_order
         from peakmem_inductor.arguments import Watch, copies, differing_storage, first_difference
         from peakmem_inductor.dispatch import Candidate, Options, graph_name, order_candidate, owned
         from peakmem_inductor.passes import GivenOrder, MethodPass
@@ -191,9 +191,8 @@ class Study:
                 "predicted": simulate(wrapper, profile), "realized": profile.measured_peak, "identical": True,
             }  # fmt: skip
             orders = {"permuted": found.order}
-            rng = random.Random(0)
             for i in range(RANDOM_ORDERS):
-                orders[f"random{i}"] = random_order(program, rng)
+                orders[f"random{i}"] = random_order(i, program)
             for name, order in orders.items():
                 text = parse_wrapper(graph.emit(order), where=name)
                 _, difference, peak = run(text, candidate.namespace, measure, True)
@@ -243,21 +242,6 @@ class Study:
         except Exception as error:
             logging.exception(name)
             return {"error": f"{type(error).__name__}: {error}"}, None
-
-
-def random_order(program: Any, rng: random.Random) -> tuple[int, ...]:
-    """A topological order, each ready statement as likely as another."""
-    waiting = [len(p) for p in program.predecessors]
-    ready = [v for v, w in enumerate(waiting) if not w]
-    order = []
-    while ready:
-        v = ready.pop(rng.randrange(len(ready)))
-        order.append(v)
-        for w in program.successors[v]:
-            waiting[w] -= 1
-            if not waiting[w]:
-                ready.append(w)
-    return tuple(order)
 
 
 def buffers_in(graph: Any, order: Any) -> list[str]:

@@ -115,7 +115,7 @@ def backend_of_orders(checks: list[dict[str, Any]], orders: int = 3) -> Any:
             for order, expansion in (
                 (tuple(range(len(program))), None),
                 *((random_order(program, rng), None) for _ in range(orders)),
-                *((random_order(e.program, rng), e) for e in (random_expansion(program, rng) for _ in range(orders))),
+                *((random_order(e.program, rng), e) for e in (random_expansion(program, rng) for _ in range(2 * orders))),
             ):
                 kind, enlarged = ("orders", program) if expansion is None else ("copies", expansion.program)
                 emitted = emit(graph, order, expansion)

@@ -5,20 +5,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from peakmem.recompute import generators
+
 
 def random_order(program: Any, rng: random.Random) -> tuple[int, ...]:
-    """A topological order."""
-    waiting = [len(p) for p in program.predecessors]
-    ready = [v for v, w in enumerate(waiting) if not w]
-    order = []
-    while ready:
-        v = ready.pop(rng.randrange(len(ready)))
-        order.append(v)
-        for w in program.successors[v]:
-            waiting[w] -= 1
-            if not waiting[w]:
-                ready.append(w)
-    return tuple(order)
+    """A random order that honours the dependences."""
+    return generators.random_order(rng.randrange(1 << 30), program)
 
 
 def random_expansion(program: Any, rng: random.Random) -> Any:

@@ -11,6 +11,7 @@ import flatbuffers
 import numpy as np
 import pytest
 import tflite
+from peakmem.recompute.generators import random_order
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "tflite"
 
@@ -397,17 +398,7 @@ def tflm():
 
 def any_order(program, rng: random.Random) -> tuple[int, ...]:
     """A random order that honours the dependences."""
-    missing = [len(p) for p in program.predecessors]
-    ready = [v for v in range(len(program)) if not missing[v]]
-    order = []
-    while ready:
-        v = ready.pop(rng.randrange(len(ready)))
-        order.append(v)
-        for s in program.successors[v]:
-            missing[s] -= 1
-            if not missing[s]:
-                ready.append(s)
-    return tuple(order)
+    return random_order(rng.randrange(1 << 30), program)
 
 
 @pytest.fixture(scope="session")

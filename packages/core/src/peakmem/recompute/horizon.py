@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import cached_property
 from itertools import accumulate
 
@@ -68,22 +68,18 @@ class Horizon:
         """Bytes surely resident at a base step (workspace and touched included), and the undecided buffers."""
         v = self.problem.order[step]
         touched = set(self.problem.program.touched[v])
-        fixed = self.problem.charged[v] + sum(self.sizes[b] for b in touched)
-        undecided = []
-        for b in self.possible[step]:
-            if b not in touched:
-                s = self.status(b, step, gap=False)
-                if s > 0:
-                    fixed += self.sizes[b]
-                elif s < 0:
-                    undecided.append(b)
-        return fixed, undecided
+        fixed, undecided = self._divided((b for b in self.possible[step] if b not in touched), step, gap=False)
+        return self.problem.charged[v] + sum(self.sizes[b] for b in touched) + fixed, undecided
 
     def in_gap(self, gap: int) -> tuple[int, list[int]]:
         """The same between two base steps, nothing running."""
+        return self._divided(self.possible[gap], gap, gap=True)
+
+    def _divided(self, buffers: Iterable[int], step: int, *, gap: bool) -> tuple[int, list[int]]:
+        """Bytes of those surely resident, and those undecided."""
         fixed, undecided = 0, []
-        for b in self.possible[gap]:
-            s = self.status(b, gap, gap=True)
+        for b in buffers:
+            s = self.status(b, step, gap=gap)
             if s > 0:
                 fixed += self.sizes[b]
             elif s < 0:
