@@ -15,10 +15,10 @@ from dataclasses import fields, replace
 from multiprocessing.connection import Connection
 
 from common import Clock, Load, load_graphs, markdown, parser, seconds, warm_up, write
-from peakmem.ordering.flat import Solver
-from peakmem.problem import problem_of
-from peakmem.program import Program
-from peakmem.rules import ALL, REASONS, Rules
+from peakmem.model import Program
+from peakmem.ordering.portfolio import Solver
+from peakmem.ordering.problem import problem_of
+from peakmem.ordering.rules import ALL, REASONS, Rules
 
 GRAPHS = (
     "amoebanet_imagenet_4x12",

@@ -15,8 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from peakmem.program import Program
-from peakmem.programfile import frontend
+from peakmem.frontends.programfile import frontend
+from peakmem.model import Program
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared" / "data"

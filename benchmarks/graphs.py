@@ -19,9 +19,9 @@ def main() -> int:
     options = arguments.parse_args()
     graphs = load_graphs(options.shared, options.names or None)
 
-    from peakmem.check import check
-    from peakmem.errors import Refused
+    from peakmem.model import Refused
     from peakmem.ordering import order_program
+    from peakmem.proof import check
 
     warm_up()
     load = Load()

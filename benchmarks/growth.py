@@ -25,9 +25,9 @@ def child(family: str, size: int, limit: float) -> None:
     import resource
 
     from growth_programs import FAMILIES
-    from peakmem.check import check
-    from peakmem.errors import Refused
+    from peakmem.model import Refused
     from peakmem.ordering import order_program
+    from peakmem.proof import check
 
     warm_up()
     program = FAMILIES[family](size)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from peakmem.program import Buffer, Program, Statement
+from peakmem.model import Buffer, Program, Statement
 
 Genotype = tuple[tuple[tuple[str, int], ...], tuple[int, ...]]
 

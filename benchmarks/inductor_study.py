@@ -144,8 +144,8 @@ class Study:
 
     def first(self, module: Any, path: Path, args: list[Any], generate: Any) -> Any:
         import torch
-        from peakmem.errors import PeakmemError
-        from peakmem.recompute.generators import random_order
+        from peakmem.model import PeakmemError
+        from peakmem.transform.recompute.generators import random_order
         from peakmem_inductor.arguments import Watch, copies, differing_storage, first_difference
         from peakmem_inductor.dispatch import Candidate, Options, graph_name, order_candidate, owned
         from peakmem_inductor.passes import GivenOrder, MethodPass

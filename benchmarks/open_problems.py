@@ -30,9 +30,9 @@ SENTENCE = re.compile(r"lower bound ([\d,]+) B, best peak ([\d,]+) B")
 
 def trace(graph: Graph, limit: float) -> tuple[list[tuple[float, float, int, int]], str]:
     """(wall, CPU, lower, upper) of each report, the last for what is certified, and the verdict on it."""
-    from peakmem.check import check
-    from peakmem.errors import Refused
+    from peakmem.model import Refused
     from peakmem.ordering import order_program
+    from peakmem.proof import check
 
     points: list[tuple[float, float, int, int]] = []
     wall, cpu = time.perf_counter(), time.process_time()

@@ -2,7 +2,7 @@
 
 Run: ``python benchmarks/recompute_scaling.py [--seconds 20]``
 
-Programs are ladders (`peakmem.recompute.generators.ladder`): ``rungs`` stages, in each ``width`` cheap values that are kept
+Programs are ladders (`peakmem.transform.recompute.generators.ladder`): ``rungs`` stages, in each ``width`` cheap values that are kept
 for a late reading. The width of the retention graph follows ``width``; the length follows ``rungs``. Every line is one
 target, half way between the floor and the peak, solved by each method alone. Ratios within one run are what counts: the
 tree decomposition's time should grow with ``2 ** width`` in the first table and linearly in the second.
@@ -13,11 +13,11 @@ from __future__ import annotations
 import argparse
 import time
 
-from peakmem.recompute import Problem, floor, front, solve, trace
-from peakmem.recompute.generators import ladder
-from peakmem.recompute.horizon import Horizon
-from peakmem.recompute.retention import build
-from peakmem.recompute.treewidth import eliminations, solve_treewidth
+from peakmem.transform.recompute import Problem, floor, front, solve, trace
+from peakmem.transform.recompute.generators import ladder
+from peakmem.transform.recompute.horizon import Horizon
+from peakmem.transform.recompute.retention import build
+from peakmem.transform.recompute.treewidth import eliminations, solve_treewidth
 
 METHODS = ("treewidth", "frontier", "milp")
 

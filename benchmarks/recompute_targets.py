@@ -25,9 +25,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from common import Load, load_graphs, markdown, parser, seconds, warm_up, write
+from peakmem.model import Program, Statement
 from peakmem.ordering import order_program
-from peakmem.program import Program, Statement
-from peakmem.recompute import Problem, floor, solve, trace
+from peakmem.transform.recompute import Problem, floor, solve, trace
 
 GRAPHS = ("nasnet_imagenet_4x44", "train_densenet121", "train_unet_like", "fx_timm_densenet121", "randwire_ws32_c78_s0")
 KERNEL = re.compile(r"(?:bw_|wgrad_)?(?:conv|dwconv|stem|squeeze|Conv2d|upconv)")

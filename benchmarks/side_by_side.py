@@ -28,9 +28,9 @@ from math import gcd
 from typing import Any
 
 from common import Clock, Load, load_graphs, markdown, parser, seconds, warm_up, write
-from peakmem.cuts import births_of
-from peakmem.problem import Problem, problem_of
-from peakmem.program import Program
+from peakmem.model import Program
+from peakmem.ordering.cuts import births_of
+from peakmem.ordering.problem import Problem, problem_of
 
 GRAPHS = (
     "unet_like",
@@ -294,8 +294,8 @@ def _reach(rows: list[tuple[int, ...]], order: range) -> list[int]:
 
 
 def ours(program: Program, limit: float) -> Answer:
-    from peakmem.check import check
     from peakmem.ordering import order_program
+    from peakmem.proof import check
 
     found = order_program(program, time_limit=limit)
     if found.certificate is not None:

@@ -15,10 +15,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from peakmem.check import check
-from peakmem.liveness import scheduled_timeline
+from peakmem.model import Schedule, scheduled_timeline
 from peakmem.ordering import order_program
-from peakmem.schedule import Schedule
+from peakmem.proof import check
 from peakmem_tflite import planning
 from peakmem_tflite.measure import heads
 from peakmem_tflite.model import Settings, TfliteModel

@@ -12,11 +12,16 @@ from types import SimpleNamespace
 
 import peakmem
 import pytest
-from peakmem.errors import InputError, PeakmemError, RuntimeFailed, RuntimeMissing, UsageError
-from peakmem.frontend import Frontend, Model, complete_options, discover, get_frontend, recognise
-from peakmem.liveness import scheduled_timeline
-from peakmem.program import Program
-from peakmem.result import realized_offset
+from peakmem.frontends import Frontend, Model, complete_options, discover, get_frontend, recognise
+from peakmem.model import (
+    InputError,
+    PeakmemError,
+    Program,
+    RuntimeFailed,
+    RuntimeMissing,
+    UsageError,
+    scheduled_timeline,
+)
 from peakmem_cli.main import main
 
 INSTALLED = sorted(discover())
@@ -118,7 +123,7 @@ def test_model_says_what_it_is(frontend: Frontend, model: Model, sample: Path) -
     assert model.input_rule
     assert model.quantity in {"live_peak", "tape_bytes", "arena_head", "activation_bytes", "bytes_above_entry"}
     # A bound on the live peak, less what the quantity leaves out, bounds the quantity.
-    assert model.predicted_bytes >= scheduled_timeline(model.program, {}).peak - realized_offset(model)
+    assert model.predicted_bytes >= scheduled_timeline(model.program, {}).peak - model.realized_offset
     again = peakmem.load(sample)
     assert again.digest == model.digest
     assert again.program.digest == model.program.digest

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from peakmem import frontend as contract
-from peakmem.errors import UsageError
+from peakmem.model import UsageError
 
 
 class _Distribution:

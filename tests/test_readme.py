@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from peakmem.frontend import OURS, discover, get_frontend
+from peakmem.frontends import OURS, discover, get_frontend
 from peakmem_cli.main import COMMANDS, main
 
 ROOT = Path(__file__).parents[1]

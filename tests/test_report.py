@@ -9,9 +9,8 @@ from pathlib import Path
 import peakmem
 import pytest
 from browser import Browser, browser, program
-from peakmem.errors import RuntimeMissing
-from peakmem.frontend import discover
-from peakmem.liveness import timeline
+from peakmem.frontends import discover
+from peakmem.model import RuntimeMissing, timeline
 from peakmem_cli.main import main
 
 

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import pytest
 from peakmem import frontend as contract
-from peakmem.errors import RuntimeFailed, RuntimeMissing
-from peakmem.frontend import Option, RuntimeStatus, Verification
-from peakmem.programfile import ProgramModel
-from peakmem.programfile import frontend as programs
-from peakmem.recompute.generators import ladder
+from peakmem.frontends import Option, RuntimeStatus, Verification
+from peakmem.frontends.programfile import ProgramModel
+from peakmem.frontends.programfile import frontend as programs
+from peakmem.model import RuntimeFailed, RuntimeMissing
+from peakmem.transform.recompute.generators import ladder
 from peakmem_cli.main import main
 
 

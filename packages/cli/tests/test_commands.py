@@ -12,8 +12,7 @@ from typing import Any
 
 import peakmem as library
 import pytest
-from peakmem.liveness import peak_of
-from peakmem.program import Program
+from peakmem.model import Program, peak_of
 
 Call = Callable[..., Any]
 
@@ -140,14 +139,14 @@ def test_without_a_proof_nothing_is_called_optimal(
 ) -> None:
     import dataclasses
 
-    from peakmem import api
+    from peakmem.frontends import steps
 
-    found = api.order_program
+    found = steps.order_program
 
     def unproved(*arguments: Any, **options: Any) -> Any:
         return dataclasses.replace(found(*arguments, **options), certificate=None, lower_bound=500)
 
-    monkeypatch.setattr(api, "order_program", unproved)
+    monkeypatch.setattr(steps, "order_program", unproved)
     done = peakmem("optimize", program, "--require-optimal")
     assert done.code == 3
     assert "best found, lower bound 500 B, gap" in done.out.splitlines()[0]
@@ -161,13 +160,12 @@ def test_without_a_proof_nothing_is_called_optimal(
 def test_a_refused_certificate_is_not_shown_as_a_proof(
     peakmem: Call, program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from peakmem import check
-    from peakmem.errors import Refused
+    from peakmem.model import Refused
 
     def refuse(*_: object) -> None:
         raise Refused("exit 3 is not listed")
 
-    monkeypatch.setattr(check, "check", refuse)
+    monkeypatch.setattr("peakmem.proof.accept", refuse)
     done = peakmem("optimize", program)
     assert done.code == 0
     assert "certified" not in done.out.splitlines()[0]
@@ -180,11 +178,11 @@ def test_a_search_that_was_interrupted_shows_its_best(
 ) -> None:
     import dataclasses
 
-    from peakmem import api
+    from peakmem.frontends import steps
 
-    found = api.order_program
+    found = steps.order_program
     monkeypatch.setattr(
-        api, "order_program", lambda *a, **k: dataclasses.replace(found(*a, **k), interrupted=True, certificate=None)
+        steps, "order_program", lambda *a, **k: dataclasses.replace(found(*a, **k), interrupted=True, certificate=None)
     )
     done = peakmem("optimize", program)
     assert done.code == 0
@@ -194,7 +192,7 @@ def test_a_search_that_was_interrupted_shows_its_best(
 def test_interrupting_the_plan_or_the_measurement_keeps_the_result(
     peakmem: Call, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from peakmem.programfile import ProgramModel
+    from peakmem.frontends.programfile import ProgramModel
 
     planned = ProgramModel.schedule
     deadlines = []
@@ -223,12 +221,12 @@ def test_interrupting_the_plan_or_the_measurement_keeps_the_result(
 def test_interrupt_while_loading_has_a_sentence_and_a_code(
     peakmem: Call, program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from peakmem import api
+    from peakmem.frontends import steps
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(api, "order_program", interrupted)
+    monkeypatch.setattr(steps, "order_program", interrupted)
     done = peakmem("optimize", program)
     assert (done.code, done.out) == (130, "")
     assert done.err == "peakmem: interrupted before there was a result\n"
@@ -237,12 +235,12 @@ def test_interrupt_while_loading_has_a_sentence_and_a_code(
 def test_internal_errors_are_a_sentence(
     peakmem: Call, program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from peakmem import api
+    from peakmem.frontends import steps
 
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr(api, "order_program", broken)
+    monkeypatch.setattr(steps, "order_program", broken)
     monkeypatch.delenv("PEAKMEM_DEBUG", raising=False)
     done = peakmem("optimize", program)
     assert done.code == 2
@@ -312,7 +310,7 @@ def test_failing_outputs_are_not_written(
     peakmem: Call, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from peakmem import programfile
-    from peakmem.frontend import Verification
+    from peakmem.frontends import Verification
 
     def differs(*_: object, **__: object) -> Verification:
         return Verification("toy", "1", "live_peak", 10, 9, 10, 9, False, "1 output", ("output y differs at byte 3",))
@@ -368,9 +366,9 @@ def test_measured_and_predicted_are_told_apart() -> None:
     from peakmem_cli import words
 
     check = SimpleNamespace(
-        baseline_bytes=3840, optimized_bytes=2176, runtime="tflm", version="1.2", bitwise_identical=True
+        baseline_bytes=3840, optimized_bytes=2176, runtime="tflm", version="1.2", identical=True
     )
-    source = SimpleNamespace(quantity="arena_head", predicted_bytes=3840)
+    source = SimpleNamespace(quantity="arena_head", predicted_bytes=3840, bounded=True)
     after = SimpleNamespace(predicted_bytes=2176)
     result: Any = SimpleNamespace(
         verification=check, source=source, model=after, certificate=object(), realized_bound=2176
@@ -398,7 +396,7 @@ def test_inspect_compares_like_with_like(peakmem: Call, program: Path) -> None:
 
 
 def test_an_unknown_file_names_the_package_that_reads_its_kind(peakmem: Call, tmp_path: Path) -> None:
-    from peakmem.frontend import discover
+    from peakmem.frontends import discover
 
     for suffix, name in ((".tflite", "tflite"), (".onnx", "onnx"), (".py", "inductor")):
         path = tmp_path / f"model{suffix}"

@@ -27,7 +27,7 @@ def press_ctrl_c(*_: object, **__: object) -> None:
 
 def test_checking_the_certificate(peakmem: Call, program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The order is there, its proof is not checked and so not shown."""
-    monkeypatch.setattr("peakmem.check.check", press_ctrl_c)
+    monkeypatch.setattr("peakmem.proof.accept", press_ctrl_c)
     done = peakmem("optimize", program)
     assert (done.code, done.err) == (0, "")
     first = done.out.splitlines()[0]
@@ -38,7 +38,7 @@ def test_checking_the_certificate(peakmem: Call, program: Path, monkeypatch: pyt
 
 
 def test_rewriting_the_artifact(peakmem: Call, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from peakmem.programfile import ProgramModel
+    from peakmem.frontends.programfile import ProgramModel
 
     rewrite, calls = ProgramModel.apply, []
 
@@ -60,7 +60,7 @@ def test_realizing_a_plan_keeps_the_front(
 ) -> None:
     points = peakmem("recompute", toyfile, "--json").document["points"]
     module, name = place.split(".")
-    monkeypatch.setattr(sys.modules[f"peakmem.recompute.{module}"], name, press_ctrl_c)
+    monkeypatch.setattr(sys.modules[f"peakmem.transform.recompute.{module}"], name, press_ctrl_c)
     out, front = tmp_path / "out", tmp_path / "front.json"
     done = peakmem("recompute", toyfile, *PLAN, "-o", out, "--front", front)
     assert done.code == 1
@@ -78,11 +78,11 @@ def test_no_plan_is_ruled_out_by_ctrl_c(
 ) -> None:
     from dataclasses import replace
 
-    from peakmem import api
+    from peakmem.frontends import steps
 
-    ordered, pareto = api.order_program, sys.modules["peakmem.recompute.pareto"]
+    ordered, pareto = steps.order_program, sys.modules["peakmem.transform.recompute.pareto"]
     if place == "order":
-        monkeypatch.setattr(api, "order_program", lambda *a, **k: replace(ordered(*a, **k), interrupted=True))
+        monkeypatch.setattr(steps, "order_program", lambda *a, **k: replace(ordered(*a, **k), interrupted=True))
     else:
         monkeypatch.setattr(pareto, "greedy", press_ctrl_c)
     out = tmp_path / "out"
@@ -204,7 +204,7 @@ def test_errors_of_the_system_are_not_called_ours(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device", "/somewhere")
 
-    monkeypatch.setattr("peakmem.api.order_program", full)
+    monkeypatch.setattr("peakmem.frontends.steps.order_program", full)
     monkeypatch.delenv("PEAKMEM_DEBUG", raising=False)
     done = peakmem("optimize", program)
     assert (done.code, done.err) == (2, "peakmem: /somewhere: No space left on device\n")

@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 
 import peakmem as library
 import pytest
-from peakmem.liveness import peak_of
-from peakmem.recompute.generators import ladder, random_program
-from peakmem.recompute.oracle import free_order
+from peakmem.model import peak_of
+from peakmem.transform.recompute.generators import ladder, random_program
+from peakmem.transform.recompute.oracle import free_order
 
 Call = Callable[..., Any]
 

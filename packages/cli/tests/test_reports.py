@@ -80,7 +80,7 @@ def test_what_differs_is_said_once(peakmem: Call, toy: Any, toyfile: Path, tmp_p
 def test_why_nothing_was_realized_is_said_once(
     peakmem: Call, toy: Any, toyfile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from peakmem.errors import InputError
+    from peakmem.model import InputError
 
     def refuse(*_: object) -> None:
         raise InputError("a toy computes everything once")

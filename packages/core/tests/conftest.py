@@ -1,6 +1,7 @@
-"""Makes the helper modules of this folder (`oracles`, `tinyprover`) importable from its tests."""
+"""Makes the helper modules of this folder importable from its tests, and those that the tests of the checker share."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "check" / "tests")]

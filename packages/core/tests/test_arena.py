@@ -10,17 +10,15 @@ import pytest
 from peakmem.arena import (
     Item,
     check_placement,
-    exact_offsets,
     first_fit,
     greedy_by_size,
     greedy_portfolio,
+    least_offsets,
     lifetimes,
     liveness_peak,
     plan,
 )
-from peakmem.errors import InputError
-from peakmem.liveness import scheduled_timeline
-from peakmem.program import Buffer, Program, Statement
+from peakmem.model import Buffer, InputError, Program, Statement, scheduled_timeline
 
 
 def random_items(rng: random.Random, n: int, steps: int = 6, unit: int = 1) -> list[Item]:
@@ -54,10 +52,10 @@ def test_exact_against_brute_force():
         items = random_items(rng, rng.randint(3, 6))
         greedy = greedy_by_size(items)
         size = check_placement(items, greedy)
-        placement = exact_offsets(items, greedy)
+        placement = least_offsets(items, greedy)
         least = least_arena(items)
         assert check_placement(items, placement.offsets) == placement.size == least
-        assert placement.exact
+        assert placement.least
         assert placement.lower_bound == least
         missed += size > least
         fragmented += least > liveness_peak(items)

@@ -9,10 +9,10 @@ from itertools import combinations
 
 import pytest
 from oracles import Model, build, optimum, programs, scheduled_peak
-from peakmem.errors import Refused
-from peakmem.explain import _paths, explain
+from peakmem.model import Buffer, Program, Refused, Statement
 from peakmem.ordering import order_program
-from peakmem.program import Buffer, Program, Statement
+from peakmem.proof import explain
+from peakmem_check.proof.explain import _paths
 from tinyprover import KINDS, Prover, certificate
 
 BYTES = re.compile(r"^ +([\d,]+) B ")

@@ -7,10 +7,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from peakmem.errors import InputError, UsageError
-from peakmem.files import write_atomically
-from peakmem.frontend import recognise
-from peakmem.jsonfile import LARGEST_FILE, parse_json, read_bytes
+from peakmem.frontends import recognise
+from peakmem.model import InputError, UsageError
+from peakmem.system.files import write_atomically
+from peakmem_check.jsonfile import LARGEST_FILE, parse_json, read_bytes
 
 PIPES = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from peakmem import cuts
-from peakmem.ordering import order_program
-from peakmem.recompute.generators import random_program
+from peakmem.ordering import cuts, order_program
+from peakmem.transform.recompute.generators import random_program
 
 
 def test_the_flow_solver_is_given_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,8 +35,8 @@ def test_the_flow_solver_is_given_arrays(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_an_interrupt_while_a_proof_is_written_keeps_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    from peakmem.check import check
-    from peakmem.proof import Writer
+    from peakmem.ordering.evidence import Writer
+    from peakmem.proof import check
 
     struck = 0
     for seed in range(30):

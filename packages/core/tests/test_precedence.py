@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from oracles import Model, bottleneck, programs
-from peakmem.check import check
-from peakmem.ordering.flat import Solver
-from peakmem.precedence import find_arcs, propagate, strengthen
-from peakmem.problem import Problem, problem_of
-from peakmem.program import Program
-from peakmem.proof import Evidence, TooLarge, Writer
+from peakmem.model import Program
+from peakmem.ordering.evidence import Evidence, TooLarge, Writer
+from peakmem.ordering.portfolio import Solver
+from peakmem.ordering.precedence import find_arcs, propagate, strengthen
+from peakmem.ordering.problem import Problem, problem_of
+from peakmem.proof import check
 
 
 def orders(program: Program) -> Iterator[tuple[int, tuple[int, ...]]]:

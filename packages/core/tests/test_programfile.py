@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from peakmem.errors import InputError, RuntimeMissing, UsageError
-from peakmem.liveness import peak_of
+from peakmem.frontends.programfile import ProgramModel, frontend, permuted, program_bytes
+from peakmem.model import Buffer, InputError, Program, RuntimeMissing, Schedule, Statement, UsageError, peak_of
 from peakmem.ordering import Ordering
-from peakmem.program import Buffer, Program, Statement
-from peakmem.programfile import ProgramModel, frontend, permuted, program_bytes
-from peakmem.schedule import Schedule
 
 GRAPHS = Path(__file__).parents[4] / "shared" / "data" / "graphs"
 needs_graphs = pytest.mark.skipif(not GRAPHS.is_dir(), reason="needs the shared data (graphs/), which is not here")
@@ -88,7 +85,7 @@ def test_apply_lists_the_statements_in_the_scheduled_order(tmp_path: Path) -> No
         assert read.digest == made.digest
         names = [s.name for s in read.program.statements]
         assert names == [program.statements[v].name for v in orders[""]]
-        from peakmem.liveness import scheduled_timeline
+        from peakmem.model import scheduled_timeline
 
         assert peak_of(read.program) == scheduled_timeline(program, orders).peak == read.predicted_bytes
         # Nothing but the order changed: putting it back gives the program that it was.

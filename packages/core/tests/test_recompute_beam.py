@@ -6,16 +6,16 @@ import random
 import sys
 
 import pytest
-from peakmem.program import Program, Statement
-from peakmem.recompute import Problem, floor, make_plan, prune, solve, trace
-from peakmem.recompute.beam import RULES, Beam
-from peakmem.recompute.frontier import solve_frontier
-from peakmem.recompute.generators import ladder, random_order, random_program
-from peakmem.recompute.horizon import Horizon
-from peakmem.recompute.milp import solve_milp
-from peakmem.recompute.oracle import shortest_path
-from peakmem.recompute.plan import _Removal, allowed
-from peakmem.recompute.retention import build
+from peakmem.model import Program, Statement
+from peakmem.transform.recompute import Problem, floor, make_plan, prune, solve, trace
+from peakmem.transform.recompute.beam import RULES, Beam
+from peakmem.transform.recompute.frontier import solve_frontier
+from peakmem.transform.recompute.generators import ladder, random_order, random_program
+from peakmem.transform.recompute.horizon import Horizon
+from peakmem.transform.recompute.milp import solve_milp
+from peakmem.transform.recompute.oracle import shortest_path
+from peakmem.transform.recompute.plan import _Removal, allowed
+from peakmem.transform.recompute.retention import build
 from test_recompute_solvers import KINDS, problems, random_plans, targets
 
 
@@ -80,7 +80,7 @@ def test_room_for_reruns_between_two_steps_excludes_no_plan() -> None:
 def test_relaxations_alone_still_find_the_price_of_the_shortest_path(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    solver = sys.modules["peakmem.recompute.solver"]
+    solver = sys.modules["peakmem.transform.recompute.solver"]
     monkeypatch.setattr(solver, "_heuristics", lambda *_: None)
     monkeypatch.setattr(solver, "_lead", lambda *_: None)
     for problem in problems(25, 7, **KINDS[kind]):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from peakmem.program import Buffer, Program, Statement
-from peakmem.recompute import floor
-from peakmem.recompute.generators import random_program
-from peakmem.recompute.oracle import free_order
+from peakmem.model import Buffer, Program, Statement
+from peakmem.transform.recompute import floor
+from peakmem.transform.recompute.generators import random_program
+from peakmem.transform.recompute.oracle import free_order
 
 
 def test_no_schedule_in_any_order_goes_below_the_floor() -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from peakmem.errors import Refused
-from peakmem.liveness import peak_of, scheduled_timeline
-from peakmem.program import Buffer, Program, Statement
-from peakmem.programfile import ProgramModel
-from peakmem.recompute import (
+from peakmem.frontends.programfile import ProgramModel
+from peakmem.model import Buffer, Program, Refused, Statement, peak_of, scheduled_timeline
+from peakmem.transform.recompute import (
     Problem,
     base_orders,
     floor,
@@ -21,8 +19,8 @@ from peakmem.recompute import (
     recompute,
     trace,
 )
-from peakmem.recompute.generators import ladder, random_order, random_program
-from peakmem.recompute.oracle import shortest_path
+from peakmem.transform.recompute.generators import ladder, random_order, random_program
+from peakmem.transform.recompute.oracle import shortest_path
 
 
 def brute(problem: Problem) -> list[tuple[int, int]]:
@@ -78,7 +76,7 @@ def test_without_time_the_front_is_the_given_order_and_says_so() -> None:
 def test_ctrl_c_keeps_the_points_found(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    pareto = sys.modules["peakmem.recompute.pareto"]
+    pareto = sys.modules["peakmem.transform.recompute.pareto"]
     program = ladder(3, 4)
     problem = Problem(program, tuple(range(len(program))))
     whole = front(problem, time_limit=60)
@@ -102,7 +100,7 @@ def test_ctrl_c_in_a_search_without_a_plan_ends_the_front(monkeypatch: pytest.Mo
     """It is no sign that this base order has no plan, after which the next one would be tried."""
     import sys
 
-    pareto = sys.modules["peakmem.recompute.pareto"]
+    pareto = sys.modules["peakmem.transform.recompute.pareto"]
     program = ladder(3, 4)
     problems = [Problem(program, random_order(seed, program)) for seed in range(3)]
     original, calls = pareto.solve, []
@@ -223,7 +221,7 @@ def test_a_point_found_apart_joins_the_front_and_drops_what_it_beats() -> None:
 
 @pytest.mark.parametrize("seed", [2, 7, 9, 14, 27])
 def test_a_cheaper_plan_that_reaches_the_target_once_it_is_ordered_again_is_taken(seed: int) -> None:
-    from peakmem.words import recomputed
+    from peakmem.report.words import recomputed
 
     program = random_program(seed, 14)
     model = ProgramModel(program, None, program.digest)

@@ -7,10 +7,9 @@ import random
 
 import networkx as nx
 import pytest
-from peakmem.liveness import timeline
-from peakmem.program import Program
-from peakmem.recompute import Problem, solve, trace
-from peakmem.recompute.generators import cut_arrangement, cutwidth, knapsack
+from peakmem.model import Program, timeline
+from peakmem.transform.recompute import Problem, solve, trace
+from peakmem.transform.recompute.generators import cut_arrangement, cutwidth, knapsack
 
 
 def best_knapsack(weights: list[int], values: list[int], capacity: int) -> int:

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from peakmem.program import Program
-from peakmem.recompute import Problem, expand, floor, make_plan, solve, trace
-from peakmem.recompute.generators import random_chains, random_order, random_program
-from peakmem.recompute.oracle import shortest_path
-from peakmem.recompute.plan import Rerun
+from peakmem.model import Program
+from peakmem.transform.recompute import Problem, expand, floor, make_plan, solve, trace
+from peakmem.transform.recompute.generators import random_chains, random_order, random_program
+from peakmem.transform.recompute.oracle import shortest_path
+from peakmem.transform.recompute.plan import Rerun
 
 METHODS = ("auto", "frontier", "milp", "treewidth")
 
@@ -104,7 +104,7 @@ def test_no_list_of_reruns_is_cheaper_than_the_answer() -> None:
 
 def test_too_few_slots_never_prove_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     """With fewer slots than reruns in a gap the model lacks solutions, so that it has none is no proof."""
-    solver = sys.modules["peakmem.recompute.solver"]
+    solver = sys.modules["peakmem.transform.recompute.solver"]
     monkeypatch.setattr(solver, "SLOTS", 1)
     monkeypatch.setattr(solver, "_frontier", lambda *_: False)
     for seed, target in ((491, 38), (491, 39), *((s, t) for s in range(0, 60, 6) for t in (20, 25, 30))):

@@ -10,13 +10,12 @@ import itertools
 from collections.abc import Callable
 
 import pytest
-from peakmem.liveness import timeline
-from peakmem.program import Buffer, Program, Statement
-from peakmem.recompute import Problem, expand, floor, make_plan, solve, trace
-from peakmem.recompute.frontier import _Frontier, _Label
-from peakmem.recompute.generators import random_order, random_program
-from peakmem.recompute.horizon import Horizon
-from peakmem.recompute.oracle import shortest_path
+from peakmem.model import Buffer, Program, Statement, timeline
+from peakmem.transform.recompute import Problem, expand, floor, make_plan, solve, trace
+from peakmem.transform.recompute.frontier import _Frontier, _Label
+from peakmem.transform.recompute.generators import random_order, random_program
+from peakmem.transform.recompute.horizon import Horizon
+from peakmem.transform.recompute.oracle import shortest_path
 
 Rule = Callable[[int, int], bool]
 
@@ -140,8 +139,8 @@ def test_false_more_values_for_no_more_macs_dominate_whatever_has_been_rerun() -
 
 def test_the_relaxation_alone_is_not_the_answer() -> None:
     """Memory enforced at base steps only: a lower bound that some programs do not reach."""
-    from peakmem.recompute.milp import solve_milp
-    from peakmem.recompute.retention import build
+    from peakmem.transform.recompute.milp import solve_milp
+    from peakmem.transform.recompute.retention import build
 
     settled = below = 0
     for seed in range(250):
@@ -303,7 +302,7 @@ def test_units_that_need_each_other_do_not_run_in_a_row() -> None:
     ],
 )
 def test_bad_settings_are_refused_in_one_sentence(change: dict[str, object], sentence: str) -> None:
-    from peakmem.errors import UsageError
+    from peakmem.model import UsageError
 
     with pytest.raises(UsageError, match=sentence) as error:
         Problem(chain_program(), tuple(range(6)), **change)  # type: ignore[arg-type]
@@ -312,15 +311,15 @@ def test_bad_settings_are_refused_in_one_sentence(change: dict[str, object], sen
 
 @pytest.mark.parametrize(("text", "value"), [("0.5%", 500), ("100%", 100_000), ("0", 0), ("250_000", 250_000)])
 def test_budgets_are_macs_or_a_share(text: str, value: int) -> None:
-    from peakmem.recompute import parse_extra_macs
+    from peakmem.transform.recompute import parse_extra_macs
 
     assert parse_extra_macs(text, 100_000) == value
 
 
 @pytest.mark.parametrize("text", ["101%", "-1%", "-5", "much", "", "nan%", "%"])
 def test_other_budgets_are_refused(text: str) -> None:
-    from peakmem.errors import UsageError
-    from peakmem.recompute import parse_extra_macs
+    from peakmem.model import UsageError
+    from peakmem.transform.recompute import parse_extra_macs
 
     with pytest.raises(UsageError):
         parse_extra_macs(text, 100_000)

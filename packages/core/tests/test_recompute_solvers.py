@@ -7,16 +7,14 @@ import sys
 from collections import Counter
 
 import pytest
-from peakmem.liveness import timeline
-from peakmem.program import Program
-from peakmem.recompute import Problem, expand, floor, make_plan, order_expansion, prune, solve, trace
-from peakmem.recompute.generators import ladder, random_order, random_program
-from peakmem.recompute.horizon import Horizon
-from peakmem.recompute.oracle import free_order, shortest_path
-from peakmem.recompute.plan import Plan, allowed
-from peakmem.recompute.retention import build
-from peakmem.recompute.treewidth import eliminations
-from peakmem.schedule import Expansion
+from peakmem.model import Expansion, Program, timeline
+from peakmem.transform.recompute import Problem, expand, floor, make_plan, order_expansion, prune, solve, trace
+from peakmem.transform.recompute.generators import ladder, random_order, random_program
+from peakmem.transform.recompute.horizon import Horizon
+from peakmem.transform.recompute.oracle import free_order, shortest_path
+from peakmem.transform.recompute.plan import Plan, allowed
+from peakmem.transform.recompute.retention import build
+from peakmem.transform.recompute.treewidth import eliminations
 
 
 def problems(count: int, statements: int, **kind: bool) -> list[Problem]:
@@ -219,7 +217,7 @@ def test_without_time_the_answer_is_a_bound_and_what_was_found() -> None:
 
 
 def test_ctrl_c_keeps_the_best_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    solver = sys.modules["peakmem.recompute.solver"]
+    solver = sys.modules["peakmem.transform.recompute.solver"]
     program = ladder(3, 4)
     problem = Problem(program, tuple(range(len(program))))
     target = trace(problem, ()).peak - 1
@@ -259,7 +257,7 @@ def test_answers_are_the_same_each_time() -> None:
 
 def test_models_that_grow_step_by_step_find_the_price_of_the_shortest_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first relaxation of a large program holds few of the steps over the target; here it holds one."""
-    solver = sys.modules["peakmem.recompute.solver"]
+    solver = sys.modules["peakmem.transform.recompute.solver"]
     asked = []
     grow = solver._grow
 

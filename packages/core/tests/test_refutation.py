@@ -7,14 +7,12 @@ from collections import Counter
 
 import oracles
 import pytest
-from peakmem.bounds import backward_trap_bound, forward_trap_bound, statement_bound
-from peakmem.certificate import SCHEMA
-from peakmem.check import check
-from peakmem.liveness import peak_of
-from peakmem.precedence import propagate
-from peakmem.problem import problem_of
-from peakmem.program import Buffer, Program, Statement
-from peakmem.proof import Evidence, Writer
+from peakmem.model import Buffer, Program, Statement, peak_of
+from peakmem.ordering.bounds import backward_trap_bound, forward_trap_bound, statement_bound
+from peakmem.ordering.evidence import Evidence, Writer
+from peakmem.ordering.precedence import propagate
+from peakmem.ordering.problem import problem_of
+from peakmem.proof import SCHEMA, check
 
 
 def certificate(program: Program, proof: dict[str, object]) -> dict[str, object]:

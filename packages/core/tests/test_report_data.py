@@ -7,8 +7,7 @@ import random
 
 from oracles import Model, build, programs, random_order
 from peakmem.arena import lifetimes, plan
-from peakmem.liveness import timeline
-from peakmem.program import Buffer, Program, Statement
+from peakmem.model import Buffer, Program, Statement, timeline
 from peakmem.report.data import ALL_STEPS, COLUMNS, NAMED, Bar, arena, bars, curve, live, planned, thin
 
 

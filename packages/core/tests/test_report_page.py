@@ -20,19 +20,17 @@ import pytest
 from oracles import build, programs
 from peakmem import report
 from peakmem.api import certify, optimize
-from peakmem.check import check
-from peakmem.errors import Refused, UsageError
-from peakmem.frontend import Verification
-from peakmem.liveness import timeline
-from peakmem.program import Buffer, Program, Statement
-from peakmem.programfile import ProgramModel
-from peakmem.recompute import recompute
-from peakmem.recompute.generators import ladder
+from peakmem.frontends import Measurement, Verification
+from peakmem.frontends.programfile import ProgramModel
+from peakmem.model import Buffer, Program, Refused, Statement, UsageError, timeline
+from peakmem.proof import check
 from peakmem.report import FIGURES, figure, figures, render
 from peakmem.report.data import arena, bars, curve
 from peakmem.report.story import LARGEST_CERTIFICATE, tell
 from peakmem.report.svg import Drawing, fit, marks, style, ticks, word
-from peakmem.words import answer
+from peakmem.report.words import answer
+from peakmem.transform.recompute import recompute
+from peakmem.transform.recompute.generators import ladder
 
 VOID = {"meta", "br", "wbr"}
 
@@ -241,15 +239,16 @@ def test_large_programs_stay_small_and_say_what_is_left_out() -> None:
 
 
 def _result(source: ProgramModel, ordering: Any) -> Any:
+    from peakmem.model import Schedule
     from peakmem.result import Result
-    from peakmem.schedule import Schedule
 
     peak = timeline(source.program).peak
-    return Result(source, source, ordering, Schedule({}), ordering.certificate, peak, peak, unmeasured="not run")
+    return Result(source, source, ordering, Schedule({}), peak, peak)
 
 
 def test_nothing_is_claimed_without_a_certificate() -> None:
-    result = replace(optimize(model(wide()), measure=False), certificate=None)
+    result = optimize(model(wide()), measure=False)
+    result = replace(result, ordering=replace(result.ordering, certificate=None))
     page = checked(render(result))
     assert "There is no certificate" in page.text and "certified" not in page.text.replace("no certificate", "")
     assert "lower bound, without certificate, of every order" in page.text
@@ -257,7 +256,7 @@ def test_nothing_is_claimed_without_a_certificate() -> None:
 
 def test_what_differs_stands_at_the_top() -> None:
     check_ = Verification("toy", "1", "live_peak", 1600, 700, 1600, 608, False, "all 3 outputs", ("output 'y' <differs>",))
-    result = replace(optimize(model(wide()), measure=False), verification=check_)
+    result = replace(optimize(model(wide()), measure=False), measurement=Measurement(check_, ""))
     text = render(result)
     page = checked(text)
     assert "What differs" in page.text and "output 'y' <differs>" in page.text and "NOT identical" in page.text
@@ -329,7 +328,7 @@ def test_a_quantity_that_no_bound_speaks_of_is_never_called_bounded() -> None:
 
 def test_paths_of_the_machine_become_names(tmp_path: Path) -> None:
     path = tmp_path / "net.json"
-    result = replace(optimize(model(wide(), path), measure=False), unmeasured=f"{path}: cannot run; see {path}")
+    result = replace(optimize(model(wide(), path), measure=False), measurement=Measurement(None, f"{path}: cannot run; see {path}"))
     text = render(result)
     assert str(tmp_path) not in text and "net.json: cannot run; see net.json" in text
     assert tell(result).without_paths(f"at {path.parent}/other") == f"at {path.parent}/other"

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from oracles import Model, bottleneck, programs
-from peakmem.bounds import Pricer
-from peakmem.ordering import descent, flat
-from peakmem.ordering.flat import Solver
-from peakmem.problem import problem_of
-from peakmem.program import Program
-from peakmem.rules import ALL, REASONS, Rules
+from peakmem.model import Program
+from peakmem.ordering import portfolio, walk
+from peakmem.ordering.bounds import Pricer
+from peakmem.ordering.portfolio import Solver
+from peakmem.ordering.problem import problem_of
+from peakmem.ordering.rules import ALL, REASONS, Rules
 
 NAMES = tuple(f.name for f in fields(Rules))
 
@@ -96,8 +96,8 @@ def test_a_rule_that_is_off_leaves_no_trace(
 @pytest.mark.parametrize(
     ("name", "owner", "function"),
     [
-        ("start_traps", flat, "forward_trap"),
-        ("safe_moves", descent._Pass, "_take_safe_moves"),
+        ("start_traps", portfolio, "forward_trap"),
+        ("safe_moves", walk._Pass, "_take_safe_moves"),
         ("absorption", Pricer, "_absorb"),
     ],
 )
@@ -126,7 +126,7 @@ def test_without_mirror_nothing_is_tried_from_the_far_end(monkeypatch: pytest.Mo
     sides: set[bool] = set()
     original = Solver._improve
 
-    def noted(self: Solver, part: flat.Part, mirrored: bool, order: Any) -> bool:
+    def noted(self: Solver, part: portfolio.Part, mirrored: bool, order: Any) -> bool:
         sides.add(mirrored)
         return original(self, part, mirrored, order)
 

@@ -6,9 +6,8 @@ import itertools
 import random
 
 import pytest
-from peakmem.errors import UsageError
-from peakmem.moves import moves
-from peakmem.sizes import human, parse_size, short
+from peakmem.model import UsageError, moves
+from peakmem.system.sizes import human, parse_size, short
 
 
 @pytest.mark.parametrize(

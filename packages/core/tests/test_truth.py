@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracles import bottleneck, brute_force, optimum, programs, random_program
-from peakmem.program import Program
+from peakmem.model import Program
 from truth import examine, examine_invariance, examine_series
 
 SCALE = float(os.environ.get("PEAKMEM_FUZZ", "1"))
@@ -96,6 +96,6 @@ def test_generator_makes_everything() -> None:
 
 
 def program_peak(program: Program) -> int:
-    from peakmem.liveness import peak_of
+    from peakmem.model import peak_of
 
     return peak_of(program)

@@ -18,10 +18,9 @@ from oracles import (
     shrunk,
     split_buffers,
 )
-from peakmem.check import check
-from peakmem.errors import PeakmemError
+from peakmem.model import PeakmemError, Program
 from peakmem.ordering import order_program
-from peakmem.program import Program
+from peakmem.proof import check
 
 
 def disagreement(program: Program, best: int, counts: Counter[str] | None = None) -> str:

@@ -80,7 +80,7 @@ def backend_of_orders(checks: list[dict[str, Any]], orders: int = 3) -> Any:
     import functools
 
     import torch
-    from peakmem.liveness import peak_of
+    from peakmem.model import peak_of
     from peakmem_inductor import backend
     from peakmem_inductor.arguments import Watch, copies, differing_storage, first_difference
     from peakmem_inductor.building import build_graph

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from peakmem.recompute import generators
+from peakmem.transform.recompute import generators
 
 
 def random_order(program: Any, rng: random.Random) -> tuple[int, ...]:
@@ -15,9 +15,9 @@ def random_order(program: Any, rng: random.Random) -> tuple[int, ...]:
 
 def random_expansion(program: Any, rng: random.Random) -> Any:
     """The program with random reruns for a random base order, most of them of no use."""
-    from peakmem.recompute.expand import expand
-    from peakmem.recompute.plan import make_plan
-    from peakmem.recompute.problem import Problem
+    from peakmem.transform.recompute.expand import expand
+    from peakmem.transform.recompute.plan import make_plan
+    from peakmem.transform.recompute.problem import Problem
 
     problem = Problem(program, random_order(program, rng), cap=3)
     share = rng.choice([0.05, 0.2])

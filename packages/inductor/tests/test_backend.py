@@ -65,7 +65,7 @@ def test_training_has_inductors_bits_and_a_lower_certified_peak(torch: Any) -> N
     assert backward.certified
     assert backward.after == backward.bound
     assert "certified optimal" in str(peakmem_inductor.report())
-    from peakmem.check import check
+    from peakmem.proof import check
 
     check(backward.program, backward.certificate)
     assert backward.certificate["lower_bound"] - backward.program.entry_bytes == backward.bound
@@ -158,7 +158,7 @@ def test_candidates_never_lose(torch: Any) -> None:
     [({"candidates": 99}, "between"), ({"candidates": "nope"}, "none of"), ({"verify": 3}, "verify"), ({"dump": "/nowhere"}, "create")],
 )
 def test_bad_options_are_named(torch: Any, options: dict[str, Any], word: str) -> None:
-    from peakmem.errors import UsageError
+    from peakmem.model import UsageError
     from peakmem_inductor.backend import split_options
 
     with pytest.raises(UsageError, match=word):
@@ -285,7 +285,7 @@ def test_other_bits_restore_the_original(torch: Any, monkeypatch: pytest.MonkeyP
 
 
 def test_without_a_compiler_the_original_runs(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from peakmem.errors import RuntimeMissing
+    from peakmem.model import RuntimeMissing
     from peakmem_inductor import allocator, dispatch
 
     def missing() -> Any:
@@ -335,7 +335,7 @@ def test_unknown_statements_leave_the_graph_alone(torch: Any, monkeypatch: pytes
 
 
 def test_the_allocator_builder_names_the_missing_compiler(torch: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from peakmem.errors import RuntimeMissing
+    from peakmem.model import RuntimeMissing
     from peakmem_inductor import allocator
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -9,7 +9,7 @@ import random
 from typing import Any
 
 from fake_runtime import EFFECTS, profile_of, run
-from peakmem.liveness import peak_of
+from peakmem.model import peak_of
 from peakmem_inductor.building import build_graph
 from peakmem_inductor.emitting import emit
 from peakmem_inductor.simulation import simulate

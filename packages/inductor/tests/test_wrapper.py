@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from peakmem.errors import InputError
+from peakmem.model import InputError
 from peakmem_inductor.building import build_graph
 from peakmem_inductor.profile import Layout, Profile, profile_path, read_profile
 from peakmem_inductor.regions import Region, overlap

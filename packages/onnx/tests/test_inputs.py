@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper, save_model
 from peakmem.api import load
-from peakmem.errors import InputError, PeakmemError, UsageError
-from peakmem.frontend import complete_options, recognise
+from peakmem.frontends import complete_options, recognise
+from peakmem.model import InputError, PeakmemError, UsageError
 from peakmem_onnx.frontend import frontend
 
 from .conftest import FLOAT, INT64, branches, model, needs_runtime, value, weight

@@ -11,7 +11,7 @@ import flatbuffers
 import numpy as np
 import pytest
 import tflite
-from peakmem.recompute.generators import random_order
+from peakmem.transform.recompute.generators import random_order
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "tflite"
 

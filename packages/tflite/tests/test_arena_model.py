@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 from peakmem.arena import Item, lifetimes, liveness_peak
-from peakmem.liveness import scheduled_timeline, timeline
+from peakmem.model import scheduled_timeline, timeline
 from peakmem.report.data import arena as drawn_arena
 from peakmem_tflite.arena import Allocation, allocations, head, planner_temp, simulate
 from peakmem_tflite.model import TfliteModel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from peakmem.errors import InputError
+from peakmem.model import InputError
 from peakmem_tflite.model import TfliteModel
 
 

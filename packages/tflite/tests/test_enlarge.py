@@ -7,11 +7,8 @@ import struct
 from dataclasses import replace
 
 import pytest
-from peakmem.errors import InputError
-from peakmem.liveness import scheduled_timeline
-from peakmem.program import Buffer, Program
-from peakmem.recompute import recompute
-from peakmem.schedule import Expansion, Schedule
+from peakmem.model import Buffer, Expansion, InputError, Program, Schedule, scheduled_timeline
+from peakmem.transform.recompute import recompute
 from peakmem_tflite.check import check_enlarged
 from peakmem_tflite.enlarge import enlarge, operator_tables, same_values
 from peakmem_tflite.model import Settings, TfliteModel

@@ -8,8 +8,8 @@ import sys
 from dataclasses import replace
 
 import pytest
-from peakmem.errors import InputError, UsageError
-from peakmem.frontend import Frontend, Model, complete_options, get_frontend, recognise
+from peakmem.frontends import Frontend, Model, complete_options, get_frontend, recognise
+from peakmem.model import InputError, UsageError
 from peakmem.ordering import order_program
 from peakmem_tflite.describe import moved, resolver_method
 from peakmem_tflite.frontend import frontend
@@ -97,7 +97,7 @@ def test_names_of_buffers_are_unique(tiny):
 
 
 def test_the_program_survives_json(tiny):
-    from peakmem.program import Program
+    from peakmem.model import Program
 
     for file in (tiny.streaming(), tiny.branching(), tiny.random_file(1)):
         program = TfliteModel.from_bytes(tiny.encode(file)).program

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from peakmem.errors import RuntimeFailed, RuntimeMissing
+from peakmem.model import RuntimeFailed, RuntimeMissing
 from peakmem.ordering import order_program
 from peakmem_tflite import measure
 from peakmem_tflite.model import Settings, TfliteModel

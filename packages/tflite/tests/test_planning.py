@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 
 import pytest
-from peakmem.errors import InputError
-from peakmem.liveness import peak_of, scheduled_timeline
+from peakmem.model import InputError, peak_of, scheduled_timeline
 from peakmem.ordering import order_program
 from peakmem_tflite.model import Settings, TfliteModel
 from peakmem_tflite.planning import greedy_head
@@ -59,7 +58,7 @@ def test_the_diamond_by_hand(tiny):
 
 def test_a_plan_of_the_file_counts_as_given(tiny):
     """A poor plan in the file is what the optimization must beat, and it does not survive a new order."""
-    from peakmem.schedule import Schedule
+    from peakmem.model import Schedule
 
     model = TfliteModel.from_bytes(tiny.encode(tiny.diamond()))
     names = [b.name for b in model.program.buffers if b.kind != "constant"]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from peakmem.errors import InputError, PeakmemError
+from peakmem.model import InputError, PeakmemError
 from peakmem_tflite.model import Settings, TfliteModel
 from peakmem_tflite.reader import read
 

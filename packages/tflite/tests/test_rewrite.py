@@ -7,9 +7,8 @@ import struct
 from dataclasses import replace
 
 import pytest
-from peakmem.errors import InputError, UsageError
+from peakmem.model import InputError, Schedule, UsageError
 from peakmem.ordering import order_program
-from peakmem.schedule import Schedule
 from peakmem_tflite.arena import allocations, simulate
 from peakmem_tflite.check import check_rewrite
 from peakmem_tflite.model import Settings, TfliteModel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from peakmem.liveness import scheduled_timeline
+from peakmem.model import scheduled_timeline
 from peakmem.ordering import order_program
 from peakmem_tflite.model import Settings, TfliteModel
 from peakmem_tflite.planning import by_subgraph

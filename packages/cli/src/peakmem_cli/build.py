@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
-from peakmem.errors import PeakmemError, UsageError, did_you_mean
+from peakmem.model import PeakmemError, UsageError, did_you_mean
 from typer.core import TyperCommand, TyperGroup
 from typer.models import OptionInfo
 
 from peakmem_cli.common import size
 
 if TYPE_CHECKING:
-    from peakmem.frontend import Frontend, Option
+    from peakmem.frontends import Frontend, Option
 
 Command = Callable[..., int]
 
@@ -70,7 +70,7 @@ def find_frontend(command: Command, arguments: Sequence[str]) -> tuple[Frontend 
     UsageError
         When ``--frontend`` names one that is not installed.
     """
-    from peakmem.frontend import get_frontend, recognise
+    from peakmem.frontends import get_frontend, recognise
 
     valued = {name for names, flag in _declared(command) if not flag for name in names}
     files: list[str] = []

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
-from peakmem.errors import UsageError
-from peakmem.sizes import parse_size
+from peakmem.model import UsageError
+from peakmem.system.sizes import parse_size
 
 
 def size(text: str) -> int:
@@ -64,7 +64,7 @@ def measuring(no_measure: bool, frontend: str | None, options: FrontendOptions) 
     RuntimeMissing
         When the runtime named is not installed: before any work, which would be in vain.
     """
-    from peakmem.frontend import asks_for_runtime, get_frontend
+    from peakmem.frontends import asks_for_runtime, get_frontend
 
     if no_measure:
         return False
@@ -85,7 +85,7 @@ def limit(value: float) -> float | None:
 
 def check_outputs(source: Path, *outputs: Path | None, force: bool) -> None:
     """Refuse outputs that may not be written, or that would replace each other, before any work is done."""
-    from peakmem.files import check_output
+    from peakmem.system.files import check_output
 
     given = [path for path in outputs if path is not None]
     for path in given:

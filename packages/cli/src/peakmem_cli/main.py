@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 import typer
-from peakmem.errors import PeakmemError, did_you_mean
+from peakmem.model import PeakmemError, did_you_mean
 
 from peakmem_cli.build import AllCommands, OneCommand, find_frontend, takes_frontend, with_options
 from peakmem_cli.screen import print_error, print_json

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from peakmem.words import LONGEST_NAME as LONGEST_NAME
-from peakmem.words import clean, clip
-from peakmem.words import shorten as shorten
+from peakmem.report.words import LONGEST_NAME as LONGEST_NAME
+from peakmem.report.words import clean, clip
+from peakmem.report.words import shorten as shorten
 
 if TYPE_CHECKING:
-    from peakmem.errors import PeakmemError
-    from peakmem.frontend import Progress
+    from peakmem.frontends import Progress
+    from peakmem.model import PeakmemError
     from rich.console import Console
 
 WIDTH_OF_FILES = 120

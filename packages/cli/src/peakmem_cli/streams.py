@@ -12,7 +12,7 @@ import os
 import sys
 from typing import TextIO
 
-from peakmem.errors import UsageError
+from peakmem.model import UsageError
 
 
 class _Text(io.TextIOWrapper):

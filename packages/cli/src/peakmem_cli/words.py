@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from peakmem.sizes import exact, human
-from peakmem.words import answer as answer
-from peakmem.words import change as change
-from peakmem.words import comparison as comparison
-from peakmem.words import details as details
-from peakmem.words import percent as percent
-from peakmem.words import proof as proof
-from peakmem.words import shorten, size_or_unknown
+from peakmem.report.words import NOTHING_VARIED, shorten, size_or_unknown
+from peakmem.report.words import answer as answer
+from peakmem.report.words import change as change
+from peakmem.report.words import comparison as comparison
+from peakmem.report.words import details as details
+from peakmem.report.words import percent as percent
+from peakmem.report.words import proof as proof
+from peakmem.system.sizes import human, in_bytes
 
 if TYPE_CHECKING:
-    from peakmem.frontend import Verification
-    from peakmem.liveness import Timeline
+    from peakmem.frontends import Verification
+    from peakmem.model import Program, Timeline
     from peakmem.ordering import Ordering
-    from peakmem.program import Program
     from peakmem.result import Result
 
 LISTED = 10
@@ -49,13 +48,13 @@ def peak_rows(timeline: Timeline) -> list[tuple[str, str, str, str, str]]:
         first, last = timeline.first[b], timeline.last[b]
         since = "entry" if first < 0 else f"step {first + 1}"
         until = "end" if last >= steps else f"step {last + 1}"
-        rows.append((buffer.name, buffer.kind, exact(buffer.size), since, until))
+        rows.append((buffer.name, buffer.kind, in_bytes(buffer.size), since, until))
     if len(live) > LISTED:
         others = sum(program.buffers[b].size for b in live[LISTED:])
-        rows.append((f"{len(live) - LISTED} smaller ones", "", exact(others), "", ""))
+        rows.append((f"{len(live) - LISTED} smaller ones", "", in_bytes(others), "", ""))
     if steps and timeline.workspaces[timeline.order[step]]:
         work = timeline.workspaces[timeline.order[step]]
-        rows.append(("(workspace of the statement)", "", exact(work), f"step {step + 1}", f"step {step + 1}"))
+        rows.append(("(workspace of the statement)", "", in_bytes(work), f"step {step + 1}", f"step {step + 1}"))
     return rows
 
 
@@ -72,7 +71,7 @@ PEAK_COLUMNS = ("buffer", "kind", ">bytes", "since", "until")
 
 def moved(program: Program, order: tuple[int, ...], where: str = "") -> list[str]:
     """A short diff of an order against the given one."""
-    from peakmem.moves import moves
+    from peakmem.model import moves
 
     found = moves(order)
     place = f" of body {where}" if where else ""
@@ -102,16 +101,21 @@ def verified(check: Verification) -> str:
     else:
         before, after = check.baseline_bytes, check.optimized_bytes
         figures = f"{check.quantity} {human(before)} -> {human(after)} {change(before, after)}, measured"
-    return f"{same[check.bitwise_identical]}; {figures} on {check.runtime} {check.version}".rstrip()
+    if not check.runtime:
+        return f"{check.structure}; {figures}"
+    outputs = same[check.bitwise_identical] if check.varied is not False else "outputs never varied"
+    return f"{outputs}; {figures} on {check.runtime} {check.version}".rstrip()
 
 
 def verified_details(check: Verification) -> list[str]:
     """The lines under the answer of ``verify``; what differs is left to its verdict."""
-    lines = []
+    lines = [f"files: {check.structure}"] if check.structure and check.runtime else []
     if check.compared:
         lines.append(f"compared: {check.compared}")
+    if check.varied is False:
+        lines.append(NOTHING_VARIED)
     if check.measured:
-        agree = "equals" if check.exact else "DIFFERS FROM"
+        agree = "equals" if check.as_predicted else "DIFFERS FROM"
         lines.append(
             f"measured {agree} predicted ({size_or_unknown(check.baseline_predicted)} -> {size_or_unknown(check.predicted_bytes)})"
         )

@@ -13,38 +13,48 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from peakmem import _moved as _moved
+
 if TYPE_CHECKING:
     from peakmem import report as report
     from peakmem.api import certify as certify
     from peakmem.api import load as load
     from peakmem.api import optimize as optimize
     from peakmem.api import verify as verify
-    from peakmem.errors import PeakmemError as PeakmemError
-    from peakmem.liveness import Timeline as Timeline
-    from peakmem.liveness import timeline as timeline
+    from peakmem.frontends import Frontend as Frontend
+    from peakmem.frontends import Model as Model
+    from peakmem.frontends import Verification as Verification
+    from peakmem.model import Buffer as Buffer
+    from peakmem.model import PeakmemError as PeakmemError
+    from peakmem.model import Program as Program
+    from peakmem.model import Schedule as Schedule
+    from peakmem.model import Statement as Statement
+    from peakmem.model import Timeline as Timeline
+    from peakmem.model import timeline as timeline
     from peakmem.ordering import Ordering as Ordering
     from peakmem.ordering import order_program as order_program
-    from peakmem.program import Buffer as Buffer
-    from peakmem.program import Program as Program
-    from peakmem.program import Statement as Statement
     from peakmem.result import Result as Result
-    from peakmem.schedule import Schedule as Schedule
+    from peakmem.transform.recompute.run import recompute as recompute
 
 _HOMES = {
+    "certify": "api",
     "load": "api",
     "optimize": "api",
-    "certify": "api",
     "verify": "api",
-    "PeakmemError": "errors",
-    "Timeline": "liveness",
-    "timeline": "liveness",
+    "Model": "frontends",
+    "Frontend": "frontends",
+    "Verification": "frontends",
+    "Buffer": "model",
+    "PeakmemError": "model",
+    "Program": "model",
+    "Schedule": "model",
+    "Statement": "model",
+    "Timeline": "model",
+    "timeline": "model",
     "Ordering": "ordering",
     "order_program": "ordering",
-    "Buffer": "program",
-    "Program": "program",
-    "Statement": "program",
     "Result": "result",
-    "Schedule": "schedule",
+    "recompute": "transform.recompute.run",
 }
 
 __all__ = sorted([*_HOMES, "report"])

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from peakmem.certificate import Certificate
-from peakmem.errors import Refused, RuntimeFailed, RuntimeMissing
-from peakmem.frontend import (
+from peakmem.frontends import (
     Frontend,
     Model,
     Progress,
     Verification,
+    Wanted,
+    certify,
     complete_options,
-    frontend_version,
     get_frontend,
     recognise,
+    run_both,
 )
-from peakmem.liveness import scheduled_timeline
-from peakmem.ordering import Ordering, order_program
-from peakmem.program import Program
+from peakmem.model import scheduled_timeline
 from peakmem.result import Result
+from peakmem.system.progress import silent
+
+__all__ = ["certify", "load", "optimize", "verify"]
 
 
 def load(path: str | Path, *, frontend: str | None = None, **options: Any) -> Model:
@@ -39,15 +39,14 @@ def load(path: str | Path, *, frontend: str | None = None, **options: Any) -> Mo
     """
     path = Path(path)
     chosen: Frontend = get_frontend(frontend) if frontend else recognise(path)
-    given: Mapping[str, Any] = options
-    return chosen.load(path, complete_options(chosen, given))
+    return chosen.load(path, complete_options(chosen, options))
 
 
 def optimize(
     model: Model,
     *,
     time_limit: float | None = 60.0,
-    measure: bool | Literal["required"] = True,
+    measure: Wanted = True,
     progress: Progress | None = None,
 ) -> Result:
     """Order, plan, rewrite and (with ``measure``) run an artifact.
@@ -67,18 +66,14 @@ def optimize(
     RuntimeMissing, RuntimeFailed
         With ``measure="required"`` only.
     """
-    seconds: dict[str, float] = {}
-    say: Progress = progress or (lambda _: None)
     start = time.monotonic()
     deadline = None if time_limit is None else start + time_limit
-    ordering = order_program(model.program, time_limit=time_limit, progress=progress)
-    seconds["order"] = time.monotonic() - start
-    begin = time.monotonic()
-    ordering = _checked(model, ordering, say)
+    ordering = certify(model, time_limit=time_limit, progress=progress)
+    seconds = {"order": ordering.seconds}
     if ordering.certificate is not None:
-        seconds["check"] = time.monotonic() - begin
+        seconds["check"] = ordering.check_seconds
     begin = time.monotonic()
-    say("planning")
+    (progress or silent)("planning")
     try:
         schedule = model.schedule(ordering, deadline=deadline)
     except KeyboardInterrupt:  # keep the order; plan what can be planned at once
@@ -91,83 +86,59 @@ def optimize(
         rewritten = model.apply(schedule)
     seconds["apply"] = time.monotonic() - begin
     program = schedule.expansion.program if schedule.expansion is not None else model.program
-    verification: Verification | None = None
-    unmeasured = "not run (measuring was turned off)"
+    found = run_both(model, rewritten, wanted=measure, progress=progress)
     if measure:
-        begin = time.monotonic()
-        try:
-            verification = model.verify(rewritten, progress=progress)
-        except (RuntimeMissing, RuntimeFailed) as error:
-            if measure == "required":
-                raise
-            unmeasured = str(error)
-        except KeyboardInterrupt:
-            unmeasured = "not run (interrupted)"
-        seconds["measure"] = time.monotonic() - begin
+        seconds["measure"] = found.seconds
     return Result(
         source=model,
         model=rewritten,
         ordering=ordering,
         schedule=schedule,
-        certificate=ordering.certificate,
         live_peak_before=ordering.peak_before,
         live_peak_after=scheduled_timeline(program, schedule.orders).peak,
-        verification=verification,
-        unmeasured=unmeasured,
+        measurement=found,
         seconds=seconds,
         notes=(*model.notes, *ordering.notes, *schedule.notes),
     )
 
 
-def certify(model: Model, *, time_limit: float | None = 60.0, progress: Progress | None = None) -> Ordering:
-    """Order only: the best order, the bound and its certificate, nothing rewritten.
+def verify(model: Model, other: Model, *, outputs_only: bool = False, progress: Progress | None = None) -> Verification:
+    """Is the second artifact the first one rewritten, and if so: bits equal? measured == modelled?
 
-    A certificate that comes back was accepted by `peakmem.check`.
+    First the two files are compared as they are: the same statements, constants and attributes, permuted, perhaps some of
+    them twice. Where they are different programs nothing is run, and ``failures`` holds the first difference.
+
+    Parameters
+    ----------
+    model, other : Model
+    outputs_only : bool
+        Run and compare whatever the files hold.
+    progress : callable, optional
+
+    Raises
+    ------
+    UsageError
+        When two frontends read them.
+    RuntimeMissing, RuntimeFailed
+        As `Model.verify`.
     """
-    ordering = order_program(model.program, time_limit=time_limit, progress=progress)
-    return _checked(model, ordering, progress or (lambda _: None))
-
-
-def _checked(model: Model, ordering: Ordering, say: Progress) -> Ordering:
-    """Name the artifact in the certificate and let the independent checker judge it; a refused one is dropped."""
-    if ordering.certificate is None:
-        return ordering
-    from peakmem.check import check
-
-    document = {
-        **ordering.certificate.to_json(),
-        "artifact": {
-            "digest": model.digest,
-            "frontend": model.frontend,
-            "version": frontend_version(model.frontend) or "unknown",  # a model need not come from a distribution
-        },
-    }
-    say("checking the certificate")
-    try:
-        check(model.program, document)
-    except Refused as error:
-        note = f"peakmem's own checker refused the certificate of the order search ({error}); please report this"
-        return _unproved(model, ordering, note)
-    except KeyboardInterrupt:
-        return _unproved(model, ordering, "the certificate is left out, since checking it was interrupted")
-    return replace(ordering, certificate=Certificate(document))
-
-
-def _unproved(model: Model, ordering: Ordering, note: str) -> Ordering:
-    """The order without its proof, and so without the bound; what the largest single statement needs is plain to see."""
-    bound = _largest_statement(model.program)
-    return replace(ordering, certificate=None, lower_bound=bound, notes=(*ordering.notes, note))
-
-
-def _largest_statement(program: Program) -> int:
-    """Bytes of the statement that touches most: no order needs less. Bodies are left out. O(touches)."""
-    sizes = [b.size for b in program.buffers]
-    return max(
-        (s.workspace + sum(sizes[b] for b in touched) for s, touched in zip(program.statements, program.touched)),
-        default=program.entry_bytes,
+    structure = model.structure(other)
+    if not structure.difference:
+        found = model.verify(other, progress=progress)
+        return replace(found, structure=structure.relation)
+    if outputs_only:
+        found = model.verify(other, progress=progress)
+        return replace(found, structure=f"different programs: {structure.difference}")
+    return Verification(
+        runtime="",
+        version="",
+        quantity=model.quantity,
+        baseline_bytes=None,
+        optimized_bytes=None,
+        baseline_predicted=model.predicted_bytes,
+        predicted_bytes=other.predicted_bytes,
+        bitwise_identical=None,
+        structure=f"different programs: {structure.difference}",
+        failures=(f"these are different programs: {structure.difference}",),
+        notes=("nothing was run; --outputs-only compares what they give all the same",),
     )
-
-
-def verify(model: Model, other: Model, *, progress: Progress | None = None) -> Verification:
-    """Run two artifacts on the real runtime: bits equal? measured == modelled?"""
-    return model.verify(other, progress=progress)

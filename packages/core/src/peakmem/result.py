@@ -26,14 +26,12 @@ Sizes are bytes. What one frontend adds stands under its own name; a recomputati
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from peakmem.frontend import Model, Verification
-
-if TYPE_CHECKING:
-    from peakmem.certificate import Certificate
-    from peakmem.ordering import Ordering
-    from peakmem.schedule import Schedule
+from peakmem.frontends import Measurement, Model, Verification
+from peakmem.model import Schedule
+from peakmem.ordering import Ordering
+from peakmem.proof import CheckedCertificate
 
 SCHEMA = "peakmem.result/1"
 
@@ -50,25 +48,35 @@ class Result:
         Orders, modelled liveness peaks, lower bound.
     schedule : Schedule
         What was realized.
-    certificate : Certificate or None
-        Proof of ``lower_bound``; present only if the independent checker accepted it.
     live_peak_after : int
         Liveness peak of the order that was realized, in bytes.
-    verification : Verification or None
-        None when nothing was run; ``unmeasured`` then says why.
+    measurement : Measurement
+        What running both showed, or why nothing was run.
     """
 
     source: Model
     model: Model
     ordering: Ordering
     schedule: Schedule
-    certificate: Certificate | None
     live_peak_before: int
     live_peak_after: int
-    verification: Verification | None = None
-    unmeasured: str = ""
+    measurement: Measurement = field(default_factory=Measurement)
     seconds: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    @property
+    def certificate(self) -> CheckedCertificate | None:
+        """Proof of ``lower_bound``; present only if the independent checker accepted it."""
+        return self.ordering.certificate
+
+    @property
+    def verification(self) -> Verification | None:
+        return self.measurement.verification
+
+    @property
+    def unmeasured(self) -> str:
+        """Why nothing was run; empty where both ran."""
+        return self.measurement.unmeasured
 
     @property
     def lower_bound(self) -> int:
@@ -81,7 +89,7 @@ class Result:
 
         Never where the bound says nothing about the quantity that the model realizes.
         """
-        return bounded(self.source) and self.certificate is not None and self.live_peak_after == self.lower_bound
+        return self.source.bounded and self.certificate is not None and self.live_peak_after == self.lower_bound
 
     @property
     def gap(self) -> float:
@@ -91,7 +99,7 @@ class Result:
     @property
     def realized_bound(self) -> int:
         """No order realizes fewer bytes of the model's quantity: the lower bound less what the quantity leaves out."""
-        return self.lower_bound - realized_offset(self.source)
+        return self.lower_bound - self.source.realized_offset
 
     @property
     def realized_optimal(self) -> bool:
@@ -112,24 +120,13 @@ class Result:
             "live_peak_after": self.live_peak_after,
             "lower_bound": self.lower_bound,
             "optimal": self.optimal,
-            "realized_bound": self.realized_bound if bounded(self.source) else None,
+            "realized_bound": self.realized_bound if self.source.bounded else None,
             "realized_optimal": self.realized_optimal,
             "gap": self.gap,
             "order": names,
             "certificate": self.certificate.to_json() if self.certificate else None,
             "seconds": {k: round(v, 4) for k, v in self.seconds.items()},
-            "runtime": {
-                "name": check.runtime if check else None,
-                "version": check.version if check else None,
-                "quantity": self.source.quantity,
-                "baseline_bytes": check.baseline_bytes if check else None,
-                "baseline_predicted": self.source.predicted_bytes,
-                "predicted_bytes": self.model.predicted_bytes,
-                "optimized_bytes": check.optimized_bytes if check else None,
-                "measured": bool(check and check.measured),
-                "bitwise_identical": check.bitwise_identical if check else None,
-                "compared": check.compared if check else self.unmeasured,
-            },
+            "runtime": runtime_document(self.source, self.model, self.measurement),
             "input_rule": self.source.input_rule,
             "notes": [*self.notes, *(check.notes if check else ())],
         }
@@ -139,14 +136,22 @@ class Result:
         return document
 
 
-def realized_offset(model: Model) -> int:
-    """Bytes that the live peak of every order holds and the model's quantity leaves out; 0 unless the model says."""
-    return int(getattr(model, "realized_offset", 0))
-
-
-def bounded(model: Model) -> bool:
-    """Whether a bound on the live peak bounds the model's quantity too; True unless the model says otherwise."""
-    return bool(getattr(model, "bounded", True))
+def runtime_document(source: Model, model: Model | None, found: Measurement) -> dict[str, Any]:
+    """The entry ``runtime``: what ran, what was predicted, what was measured."""
+    check = found.verification
+    return {
+        "name": check.runtime if check else None,
+        "version": check.version if check else None,
+        "quantity": source.quantity,
+        "baseline_bytes": check.baseline_bytes if check else None,
+        "baseline_predicted": source.predicted_bytes,
+        "predicted_bytes": model.predicted_bytes if model else None,
+        "optimized_bytes": check.optimized_bytes if check else None,
+        "measured": bool(check and check.measured),
+        "bitwise_identical": check.bitwise_identical if check else None,
+        "varied": check.varied if check else None,
+        "compared": check.compared if check else found.unmeasured,
+    }
 
 
 def _names(result: Result, path: str, order: tuple[int, ...]) -> list[str]:

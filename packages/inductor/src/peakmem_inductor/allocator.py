@@ -8,17 +8,13 @@ kilobytes) and MKL (a few megabytes after its first call) keep for themselves; i
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import os
-import shutil
-import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from peakmem.errors import RuntimeMissing
+from peakmem.model import RuntimeMissing
+from peakmem.system.native import build_library
 
 POISON = 0xFF
 """Fill of fresh blocks in a verifying run: NaN in every floating type, -1 in signed integers."""
@@ -26,11 +22,6 @@ POISON = 0xFF
 _lock = threading.RLock()
 _library: ctypes.CDLL | None = None
 _failure: RuntimeMissing | None = None
-
-
-def _cache_folder() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(root) / "peakmem"
 
 
 def load() -> ctypes.CDLL:
@@ -58,44 +49,13 @@ def load() -> ctypes.CDLL:
 def _build() -> ctypes.CDLL:
     import torch
 
-    source = Path(__file__).with_name("counting_allocator.cpp").read_text()
-    key = hashlib.sha256(f"{source}\n{torch.__version__}\n{torch.__file__}".encode()).hexdigest()[:20]
-    folder = _cache_folder()
-    target = folder / f"counting-allocator-{key}.so"
-    if not target.exists():
-        compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
-        if not compiler:
-            raise RuntimeMissing(
-                "peakmem measures with a small C++ library and found no compiler; install one (Debian: apt install g++) "
-                "or name it in CXX"
-            )
-        home = Path(torch.__file__).parent
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            folder = Path(tempfile.mkdtemp(prefix="peakmem-"))
-            target = folder / target.name
-        with tempfile.TemporaryDirectory(prefix="peakmem-") as work:
-            text = Path(work) / "counting_allocator.cpp"
-            text.write_text(source)
-            built = Path(work) / "counting_allocator.so"
-            command = [
-                *compiler.split(), "-O1", "-std=c++20", "-fPIC", "-shared", str(text), "-o", str(built),
-                f"-I{home / 'include'}", f"-I{home / 'include/torch/csrc/api/include'}", f"-L{home / 'lib'}", "-lc10",
-                f"-Wl,-rpath,{home / 'lib'}", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
-            ]  # fmt: skip
-            try:
-                run = subprocess.run(command, capture_output=True, text=True, timeout=300)
-            except (OSError, subprocess.TimeoutExpired) as error:
-                raise RuntimeMissing(f"the C++ compiler {compiler!r} could not be run ({error}); name another in CXX") from None
-            if run.returncode:
-                reason = next((r for r in run.stderr.splitlines() if "error" in r), run.stderr[-300:])
-                raise RuntimeMissing(f"the C++ compiler {compiler!r} could not build peakmem's allocator: {reason.strip()}")
-            handle, name = tempfile.mkstemp(dir=folder, suffix=".so")
-            os.close(handle)
-            shutil.copyfile(built, name)
-            os.replace(name, target)
-    library = ctypes.CDLL(str(target))
+    home = Path(torch.__file__).parent
+    flags = (
+        "-O1", "-std=c++20", f"-I{home / 'include'}", f"-I{home / 'include/torch/csrc/api/include'}", f"-L{home / 'lib'}",
+        "-lc10", f"-Wl,-rpath,{home / 'lib'}", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
+    )  # fmt: skip
+    source = Path(__file__).with_name("counting_allocator.cpp")
+    library = ctypes.CDLL(str(build_library(source, flags, beside=torch.__version__)))
     array = ctypes.POINTER(ctypes.c_int64)
     library.peakmem_begin.argtypes = [array, ctypes.c_int64, ctypes.c_int]
     library.peakmem_begin.restype = ctypes.c_int

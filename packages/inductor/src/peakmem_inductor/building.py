@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from peakmem.program import Buffer, Program
+from peakmem.model import Buffer, Program
 
 from peakmem_inductor.dependences import statements_of
 from peakmem_inductor.drafting import Draft, Storage

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from peakmem.errors import RuntimeMissing
+from peakmem.model import RuntimeMissing
 
 from peakmem_inductor.forms import Wrapper
 from peakmem_inductor.profile import Layout, Profile, read_profile

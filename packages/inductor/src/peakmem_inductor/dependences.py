@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from peakmem.program import Buffer, Statement
+from peakmem.model import Buffer, Statement
 
 from peakmem_inductor.forms import Access
 from peakmem_inductor.graph import Definition, Step

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from peakmem.certificate import Certificate
-from peakmem.errors import PeakmemError, RuntimeMissing
+from peakmem.model import PeakmemError, RuntimeMissing
+from peakmem.proof import Certificate
 
 from peakmem_inductor import reporting as reports
 from peakmem_inductor.building import build_graph
@@ -357,7 +357,7 @@ def order_candidate(candidate: Candidate, wrapper: Wrapper, profile: Profile, op
     entry = graph.program.entry_bytes
     certified = False
     if ordering.certificate is not None:
-        from peakmem.check import check
+        from peakmem.proof import check
 
         check(graph.program, ordering.certificate.to_json())
         certified = ordering.certificate.lower_bound == ordering.peak

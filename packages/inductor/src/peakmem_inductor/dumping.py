@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from peakmem.files import write_atomically
+from peakmem.system.files import write_atomically
 
 from peakmem_inductor.forms import Wrapper
 from peakmem_inductor.profile import Profile, profile_path

@@ -14,9 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from peakmem.errors import Refused
-from peakmem.program import Program
-from peakmem.schedule import Expansion
+from peakmem.model import Expansion, Program, Refused
 
 from peakmem_inductor.forms import lines_of
 from peakmem_inductor.profile import Layout, Profile

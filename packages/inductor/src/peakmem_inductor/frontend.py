@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from peakmem.frontend import Option, RuntimeStatus
+from peakmem.frontends import Frontend, Option, RuntimeStatus
 
 if TYPE_CHECKING:
     from peakmem_inductor.model import InductorModel
 
 
-class InductorFrontend:
+class InductorFrontend(Frontend):
     """Reads wrappers that ``peakmem_inductor.dump`` wrote, or any wrapper of Inductor."""
 
     name = "inductor"

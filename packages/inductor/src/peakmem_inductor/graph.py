@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from peakmem.errors import PeakmemError
-from peakmem.liveness import peak_of
-from peakmem.program import Program
-from peakmem.schedule import Expansion
+from peakmem.model import Expansion, PeakmemError, Program, peak_of
 
 from peakmem_inductor.emitting import emit
 from peakmem_inductor.forms import Access, Wrapper

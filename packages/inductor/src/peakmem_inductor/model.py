@@ -1,10 +1,9 @@
-"""A dumped wrapper as a `peakmem.frontend.Model`; torch is needed only to verify."""
+"""A dumped wrapper as a `peakmem.frontends.Model`; torch is needed only to verify."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -15,11 +14,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from peakmem.errors import InputError, RuntimeFailed, RuntimeMissing
-from peakmem.files import check_output, write_atomically
-from peakmem.frontend import Progress, Verification
-from peakmem.program import Program
-from peakmem.schedule import Schedule
+from peakmem.frontends import Model, Progress, Verification
+from peakmem.model import InputError, Program, RuntimeFailed, RuntimeMissing, Schedule
+from peakmem.system.files import check_output, write_atomically
+from peakmem.system.process import run_child
 
 from peakmem_inductor.building import build_graph
 from peakmem_inductor.forms import Wrapper
@@ -45,7 +43,7 @@ def torch_version() -> str | None:
         return None
 
 
-class InductorModel:
+class InductorModel(Model):
     """A wrapper and what a run of it recorded.
 
     Parameters
@@ -61,7 +59,7 @@ class InductorModel:
     def __init__(self, wrapper: Wrapper, profile: Profile, path: Path | None = None, notes: tuple[str, ...] = ()) -> None:
         self.wrapper = wrapper
         self.profile = profile
-        self.path = path
+        self._path = path
         self._notes = notes
 
     @cached_property
@@ -72,6 +70,10 @@ class InductorModel:
     @property
     def program(self) -> Program:
         return self.graph.program
+
+    @property
+    def path(self) -> Path | None:
+        return self._path
 
     @property
     def digest(self) -> str:
@@ -140,8 +142,9 @@ class InductorModel:
             write_atomically(beside, self.profile.to_bytes(), force=force)
         write_atomically(path, self.wrapper.source.encode(), source=source, force=force)
 
-    def verify(self, other: InductorModel, *, progress: Progress | None = None) -> Verification:
+    def verify(self, other: Model, *, progress: Progress | None = None) -> Verification:
         """Run both wrappers in a child process on the same random arguments of the recorded shapes."""
+        other = self.same_kind(other)
         installed = torch_version()
         if installed is None:
             raise RuntimeMissing(f"torch is not installed; bring it with: {PIP}")
@@ -182,7 +185,7 @@ class InductorModel:
             notes=tuple(notes),
         )
 
-    def extras(self, other: InductorModel, verification: Verification | None) -> dict[str, Any]:
+    def extras(self, other: Model, verification: Verification | None) -> dict[str, Any]:
         return {
             "torch": self.profile.torch or None,
             "threads": self.profile.threads or None,
@@ -245,16 +248,12 @@ def _run_child(models: list[InductorModel]) -> dict[str, Any]:
             files += [str(text), str(profile)]
         result = Path(folder) / "result.json"
         environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-        try:
-            run = subprocess.run(
-                [sys.executable, "-m", "peakmem_inductor.child", str(result), *files],
-                capture_output=True, text=True, timeout=TIMEOUT, env=environment, cwd=folder,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise RuntimeFailed(f"the wrappers did not finish within {TIMEOUT} s; nothing was measured") from None
-        if run.returncode or not result.exists():
-            last = next((r for r in reversed(run.stderr.splitlines()) if r.strip()), f"exit code {run.returncode}")
-            raise RuntimeFailed(f"the wrapper could not be run: {last.strip()[:300]}")
+        done = run_child(
+            [sys.executable, "-m", "peakmem_inductor.child", str(result), *files],
+            what="the wrappers", limit=TIMEOUT, environment=environment, folder=Path(folder),
+        )  # fmt: skip
+        if done.code or not result.exists():
+            raise RuntimeFailed(f"the wrapper could not be run: {done.last_words}")
         row = json.loads(result.read_text())
     if "missing" in row:
         raise RuntimeMissing(row["missing"])

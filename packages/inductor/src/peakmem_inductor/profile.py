@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from peakmem.errors import InputError
+from peakmem.model import InputError
 
 from peakmem_inductor.effects import Effects
 

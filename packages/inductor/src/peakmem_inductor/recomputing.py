@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from peakmem.program import Program
-from peakmem.schedule import Expansion
+from peakmem.model import Expansion, Program
 
 
 @dataclass(frozen=True)
@@ -52,11 +51,11 @@ def recompute_program(
     time_limit : float
         Seconds.
     """
-    from peakmem.liveness import peak_of
-    from peakmem.recompute.expand import expand, order_expansion
-    from peakmem.recompute.floors import floor
-    from peakmem.recompute.pareto import base_orders, front, make_problems
-    from peakmem.recompute.problem import parse_extra_macs
+    from peakmem.model import peak_of
+    from peakmem.transform.recompute.expand import expand, order_expansion
+    from peakmem.transform.recompute.floors import floor
+    from peakmem.transform.recompute.pareto import base_orders, front, make_problems
+    from peakmem.transform.recompute.problem import parse_extra_macs
 
     begin = time.monotonic()
     peak = peak_of(program, order)

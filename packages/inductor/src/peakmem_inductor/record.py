@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from peakmem.errors import PeakmemError
+from peakmem.model import PeakmemError
 
 from peakmem_inductor.allocator import Counter, counting
 from peakmem_inductor.effects import operator_effects

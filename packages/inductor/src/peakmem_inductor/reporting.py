@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from peakmem.program import Program
+from peakmem.model import Program
 
 
 @dataclass

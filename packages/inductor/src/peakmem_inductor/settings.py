@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from peakmem.errors import UsageError
+from peakmem.model import UsageError
 
 CANDIDATES = ("default", "off", "lpmf", "bfs", "dfs", "noreuse")
 """``default``: as configured; ``off``: without Inductor's own reordering; ``lpmf``, ``bfs``, ``dfs``: with exactly that

@@ -11,7 +11,7 @@ import re
 import textwrap
 from collections.abc import Callable
 
-from peakmem.errors import InputError
+from peakmem.model import InputError
 
 from peakmem_inductor.forms import Access, Form, FormKind, Wrapper, dotted, lines_of, names_in
 from peakmem_inductor.signatures import cpp_accesses, runs_once, triton_accesses

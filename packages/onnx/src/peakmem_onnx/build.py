@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from peakmem.program import Buffer, Program
+from peakmem.model import Buffer, Program
 
 from peakmem_onnx.bodies import Frame, frame
 from peakmem_onnx.facts import Facts, Key, complete

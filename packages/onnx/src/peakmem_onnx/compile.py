@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from peakmem.errors import InputError, RuntimeFailed, UsageError
+from peakmem.model import InputError, RuntimeFailed, UsageError
 
 from peakmem_onnx import protos
 from peakmem_onnx.facts import collect, levels

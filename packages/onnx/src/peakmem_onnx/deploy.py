@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from peakmem.errors import Refused
+from peakmem.model import Refused
 
 from peakmem_onnx import protos
 from peakmem_onnx.graph import Graph, read_graph

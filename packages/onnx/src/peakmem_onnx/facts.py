@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from peakmem.errors import InputError
+from peakmem.model import InputError
 
 from peakmem_onnx.bodies import carried_by_scan
 from peakmem_onnx.graph import Graph, Value, body_attributes, charge

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from peakmem.errors import InputError, UsageError
+from peakmem.model import InputError, UsageError
 
 from peakmem_onnx.protos import import_onnx, real_inputs, walk
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from peakmem.errors import PeakmemError
-from peakmem.frontend import Option, RuntimeStatus
+from peakmem.frontends import Frontend, Option, RuntimeStatus
+from peakmem.model import PeakmemError
 
 if TYPE_CHECKING:
     from peakmem_onnx.model import OnnxModel
@@ -69,7 +69,7 @@ OPTIONS = (
 )
 
 
-class OnnxFrontend:
+class OnnxFrontend(Frontend):
     """Adapter for ONNX files run by ONNX Runtime on the CPU."""
 
     name = "onnx"

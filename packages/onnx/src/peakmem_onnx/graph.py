@@ -8,7 +8,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from peakmem.errors import InputError
+from peakmem.model import InputError
 
 ALIGNMENT = 64
 """ONNX Runtime's CPU allocator charges multiples of this many bytes."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from peakmem.errors import RuntimeFailed, UsageError
-from peakmem.frontend import Progress, Verification
-from peakmem.sizes import exact as in_bytes
+from peakmem.frontends import Progress, Verification
+from peakmem.model import RuntimeFailed, UsageError
+from peakmem.system.sizes import in_bytes
 
 from peakmem_onnx.deploy import order_difference
 from peakmem_onnx.feeds import write_feeds

@@ -8,13 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from peakmem.cost import cost_report
-from peakmem.errors import InputError, Refused, UsageError
-from peakmem.files import write_atomically
-from peakmem.frontend import Progress, Verification
-from peakmem.liveness import peak_of
-from peakmem.program import Program
-from peakmem.schedule import Schedule
+from peakmem.frontends import Model, Progress, Verification
+from peakmem.model import InputError, Program, Refused, Schedule, UsageError, cost_report, peak_of
+from peakmem.system.files import write_atomically
 
 from peakmem_onnx import protos
 from peakmem_onnx.build import Ordered, Whole, build_program, replay
@@ -68,8 +64,8 @@ class Origin:
 
 
 @dataclass(frozen=True, eq=False)
-class OnnxModel:
-    """See `peakmem.frontend.Model`.
+class OnnxModel(Model):
+    """See `peakmem.frontends.Model`.
 
     Attributes
     ----------
@@ -77,8 +73,10 @@ class OnnxModel:
         Optimized, its nodes in the order of the Program: the file's, or the executed one where there is a ``numbering``.
     facts : Facts
     origin : Origin
-    digest : str
+    sha256 : str
         Of the file given, or of the bytes that `save` writes.
+    remarks : tuple of str
+        Notes.
     way : Way
         How the file is run: it decides which order is executed and which quantity is realized.
     given : bool
@@ -90,18 +88,27 @@ class OnnxModel:
     proto: Any
     facts: Facts
     origin: Origin
-    digest: str
-    notes: tuple[str, ...] = ()
+    sha256: str
+    remarks: tuple[str, ...] = ()
     way: Way = RECIPE
     given: bool = False
     numbering: tuple[int, ...] = ()
-    frontend: str = "onnx"
     written: list[Path] = field(default_factory=list, repr=False)
-    input_rule: str = "graph inputs belong to the caller and are not counted; graph outputs live to the end"
+
+    frontend = "onnx"
+    input_rule = "graph inputs belong to the caller and are not counted; graph outputs live to the end"
 
     @property
     def path(self) -> Path | None:
         return self.origin.path
+
+    @property
+    def digest(self) -> str:
+        return self.sha256
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.remarks
 
     @property
     def quantity(self) -> str:
@@ -109,7 +116,7 @@ class OnnxModel:
 
     @property
     def bounded(self) -> bool:
-        """See `peakmem.frontend.Model`."""
+        """See `peakmem.frontends.Model`."""
         return self.way.bounded
 
     @cached_property
@@ -264,7 +271,7 @@ class OnnxModel:
 
     def _with(self, proto: Any, facts: Facts, numbering: tuple[int, ...] = ()) -> OnnxModel:
         new = replace(self, proto=proto, facts=facts, given=False, numbering=numbering, written=[])
-        return replace(new, digest="sha256:" + hashlib.sha256(new.serialized()).hexdigest())
+        return replace(new, sha256="sha256:" + hashlib.sha256(new.serialized()).hexdigest())
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the model; one with external data only into the folder where that data lies.
@@ -280,16 +287,17 @@ class OnnxModel:
         write_atomically(path, self.serialized(), source=self.path, force=force)
         self.written.append(path)
 
-    def verify(self, other: OnnxModel, *, progress: Progress | None = None) -> Verification:
+    def verify(self, other: Model, *, progress: Progress | None = None) -> Verification:
         """Run both in the model's way; see `peakmem_onnx.measure.verify`."""
         from peakmem_onnx.measure import verify
 
-        return verify(self, other, progress=progress)
+        return verify(self, self.same_kind(other), progress=progress)
 
-    def extras(self, other: OnnxModel, verification: Verification | None) -> dict[str, Any]:
+    def extras(self, other: Model, verification: Verification | None) -> dict[str, Any]:
         """Scenarios, MACs, the settings."""
         from peakmem_onnx.scenarios import scenarios
 
+        other = self.same_kind(other)
         report = cost_report(other.program)
         return {
             "ort_level": self.origin.level,

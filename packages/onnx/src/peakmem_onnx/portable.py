@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from peakmem.schedule import Schedule
+from peakmem.model import Schedule
 
 from peakmem_onnx.build import replay
 from peakmem_onnx.graph import Graph

@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from peakmem.errors import InputError
-from peakmem.program import Buffer, Program, Statement
+from peakmem.model import Buffer, InputError, Program, Statement
 
 from peakmem_onnx.graph import Graph, Node, Values
 from peakmem_onnx.orders import FIRST

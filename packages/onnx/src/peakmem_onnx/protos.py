@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from peakmem.errors import InputError, RuntimeMissing, UsageError
+from peakmem.model import InputError, RuntimeMissing, UsageError
 
 from peakmem_onnx.graph import body_attributes, domain_of
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from peakmem.errors import InputError, Refused
-from peakmem.program import Program
-from peakmem.schedule import Expansion
+from peakmem.model import Expansion, InputError, Program, Refused
 
 from peakmem_onnx.graph import Graph, Node, all_names, body_attributes, is_constant, read_graph
 from peakmem_onnx.rules import alias_of

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
-import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,8 +14,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from peakmem.errors import RuntimeFailed, RuntimeMissing
-from peakmem.frontend import RuntimeStatus
+from peakmem.frontends import RuntimeStatus
+from peakmem.model import RuntimeFailed, RuntimeMissing
+from peakmem.system.native import build_library
+from peakmem.system.process import run_child
 
 PIP = "pip install 'peakmem-onnx[runtime]'"
 DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino", "ort-nightly")
@@ -83,22 +82,15 @@ def ask(
         environment.pop(name, None)
     if preload is not None:
         environment["LD_PRELOAD"] = str(preload)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "peakmem_onnx.child", str(job), str(answer)],
-            env=environment,
-            cwd=folder,
-            capture_output=True,
-            timeout=timeout,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise RuntimeFailed(f"ONNX Runtime did not finish within {timeout:g} seconds") from None
+    done = run_child(
+        [sys.executable, "-m", "peakmem_onnx.child", str(job), str(answer)],
+        what="ONNX Runtime",
+        limit=timeout,
+        environment=environment,
+        folder=folder,
+    )
     if not answer.exists():
-        tail = done.stderr.decode(errors="replace").strip().splitlines()
-        raise RuntimeFailed(
-            f"ONNX Runtime ended with status {done.returncode}" + (f": {tail[-1][:300]}" if tail else "")
-        )
+        raise RuntimeFailed(f"ONNX Runtime ended without an answer ({done.last_words})")
     results: list[dict[str, Any]] = json.loads(answer.read_text())
     for step, result in zip(steps, results, strict=False):
         if "error" in result and not step.get("optional"):
@@ -117,31 +109,10 @@ def one_line(text: str) -> str:
 
 @cache
 def counting_library() -> Path | None:
-    """The compiled counting library, or None where there is no C compiler (or no LD_PRELOAD).
-
-    Compiled once per user and source version into the user's cache folder.
-    """
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if not sys.platform.startswith("linux") or compiler is None:
+    """The compiled counting library, or None where there is no C compiler (or no LD_PRELOAD)."""
+    if not sys.platform.startswith("linux"):
         return None
-    source = Path(__file__).with_name("preload.c")
-    key = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
-    base = os.environ.get("XDG_CACHE_HOME")
-    folder = (Path(base) if base else Path.home() / ".cache") / "peakmem"
-    target = folder / f"onnx-count-{key}-{os.uname().machine}.so"
-    if target.exists():
-        return target
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as name:
-            built = Path(name) / "count.so"
-            subprocess.run(
-                [*compiler.split(), "-O2", "-shared", "-fPIC", "-o", str(built), str(source), "-ldl", "-lpthread"],
-                check=True,
-                capture_output=True,
-                timeout=60,
-            )
-            os.replace(built, target)
-    except (OSError, subprocess.SubprocessError):
+        return build_library(Path(__file__).with_name("preload.c"), ("-O2", "-ldl", "-lpthread"))
+    except (RuntimeMissing, RuntimeFailed):
         return None
-    return target

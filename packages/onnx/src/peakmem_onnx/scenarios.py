@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from peakmem.frontend import Verification
+from peakmem.frontends import Verification
 
 from peakmem_onnx.orders import file_order
 from peakmem_onnx.portable import best_numbering

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from peakmem.program import Buffer, Kind, Program, Statement
+from peakmem.model import Buffer, Kind, Program, Statement
 
 from peakmem_tflite.arena import planned
 from peakmem_tflite.effects import dependences, pure, tokens

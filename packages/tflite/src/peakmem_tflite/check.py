@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from peakmem.errors import InputError
+from peakmem.model import InputError
 
 from peakmem_tflite.arena import Allocation, allocations, simulate
 from peakmem_tflite.effects import tokens

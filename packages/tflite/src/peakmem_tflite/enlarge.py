@@ -8,9 +8,7 @@ no tensor changes its index.
 
 from __future__ import annotations
 
-from peakmem.errors import InputError
-from peakmem.program import Program
-from peakmem.schedule import Expansion
+from peakmem.model import Expansion, InputError, Program
 
 from peakmem_tflite.build import buffer_names
 from peakmem_tflite.effects import pure

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
-from peakmem.errors import InputError
+from peakmem.model import InputError
 
 IDENTIFIER = b"TFL3"
 MOST_TABLES = 1_000_000

@@ -7,8 +7,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from peakmem.errors import InputError, UsageError, did_you_mean
-from peakmem.frontend import Option, RuntimeStatus
+from peakmem.frontends import Frontend, Option, RuntimeStatus
+from peakmem.model import InputError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from peakmem_tflite.model import TfliteModel
@@ -24,12 +24,12 @@ TARGETS = ("reference",)
 """Kernels whose scratch buffers are known; see `peakmem_tflite.scratch`."""
 
 
-class TfliteFrontend:
+class TfliteFrontend(Frontend):
     """Reads TensorFlow Lite files (``.tflite``)."""
 
     name = "tflite"
     description = "TensorFlow Lite models (.tflite), run by TFLite Micro, LiteRT or tflite-runtime"
-    options: tuple[Option, ...] = (
+    options = (
         Option(
             "target",
             "choice",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -11,15 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from peakmem.errors import RuntimeFailed, RuntimeMissing
-from peakmem.frontend import Progress, Verification
-from peakmem.sizes import exact
+from peakmem.frontends import Progress, Verification
+from peakmem.model import RuntimeFailed, RuntimeMissing
+from peakmem.system.process import run_child
+from peakmem.system.sizes import in_bytes
 
 from peakmem_tflite.arena import allocations, planned, planner_temp
 from peakmem_tflite.enlarge import same_values
 from peakmem_tflite.frontend import RUNTIMES, installed
 from peakmem_tflite.graph import CONTROL_FLOW, Graph
-from peakmem_tflite.process import run_group
 from peakmem_tflite.rewrite import with_plan
 
 if TYPE_CHECKING:
@@ -93,11 +92,11 @@ def verify(before: TfliteModel, after: TfliteModel, *, progress: Progress | None
     failures = list(run.failures)
     for name, row, expected in zip(("before", "after"), run.found, predicted):
         if row["head"] != expected:
-            failures.append(f"the measured head {name} is {exact(row['head'])}, predicted were {exact(expected)}")
+            failures.append(f"the measured head {name} is {in_bytes(row['head'])}, predicted were {in_bytes(expected)}")
     notes = ["only the head carries over to a device; tail and smallest arena are those of this 64-bit host"]
     arenas = [_arena(model, row) for model, row in zip((before, after), run.found)]
     if arenas[1]["binds"] == "planner":
-        smallest = exact(arenas[1]["smallest_arena"])
+        smallest = in_bytes(arenas[1]["smallest_arena"])
         notes.append(f"the smallest arena, {smallest}, is bound by the planner's own work space, not by the head")
     also: dict[str, Any] = {}
     identical = not run.failures
@@ -155,7 +154,7 @@ def _span_note(run: Run) -> list[str]:
     spans = [row["span"].get("result") for row in run.found]
     if None in spans:
         return []
-    return [f"tensors span {exact(spans[0])} -> {exact(spans[1])} in the arena of {run.runtime}, which is not modelled"]
+    return [f"tensors span {in_bytes(spans[0])} -> {in_bytes(spans[1])} in the arena of {run.runtime}, which is not modelled"]
 
 
 def _run(runtime: str, before: TfliteModel, after: TfliteModel) -> Run:
@@ -278,17 +277,12 @@ def _in_arena(graph: Graph) -> list[int]:
 def _child(job: dict[str, Any]) -> dict[str, Any]:
     runtime = job["runtime"]
     command = [sys.executable, "-m", "peakmem_tflite.child"]
-    try:
-        code, out, err = run_group(command, json.dumps(job).encode(), 12 * LIMIT)
-    except subprocess.TimeoutExpired:
-        raise RuntimeFailed(f"{runtime} did not end within {12 * LIMIT:.0f} s; nothing was measured") from None
-    if code:
-        text = err.decode("utf-8", "replace")
-        if runtime == "tflite-runtime" and "numpy" in text.lower():
+    done = run_child(command, what=runtime, given=json.dumps(job).encode(), limit=12 * LIMIT)
+    if done.code:
+        if runtime == "tflite-runtime" and b"numpy" in done.err.lower():
             raise RuntimeMissing(f"tflite-runtime needs numpy below 2; try: {RUNTIMES[runtime][1]}")
-        reason = next((line for line in reversed(text.splitlines()) if line.strip()), f"exit code {code}")
-        raise RuntimeFailed(f"{runtime} cannot be started ({reason.strip()}); nothing was measured")
-    answer: dict[str, Any] = json.loads(out)
+        raise RuntimeFailed(f"{runtime} cannot be started ({done.last_words}); nothing was measured")
+    answer: dict[str, Any] = json.loads(done.out)
     return answer
 
 

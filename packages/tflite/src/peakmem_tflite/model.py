@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from peakmem.errors import InputError, UsageError
-from peakmem.files import write_atomically
-from peakmem.frontend import Model, Progress, Verification
+from peakmem.frontends import Model, Progress, Verification
+from peakmem.model import Expansion, InputError, Orders, Program, Schedule
 from peakmem.ordering.others import other_orders
-from peakmem.program import Program
-from peakmem.schedule import Expansion, Orders, Schedule
-from peakmem.sizes import exact
+from peakmem.system.files import write_atomically
+from peakmem.system.sizes import in_bytes
 
 from peakmem_tflite import planning
 from peakmem_tflite.arena import allocations, head, simulate
@@ -41,21 +39,22 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class TfliteModel:
+class TfliteModel(Model):
     """One file, read.
 
     Attributes
     ----------
     graph : Graph
     settings : Settings
-    path : Path or None
+    file : Path or None
+        Where it was read from.
     remarks : tuple of str
         Notes of the schedule, of a model that was planned while it was made.
     """
 
     graph: Graph
     settings: Settings = field(default_factory=Settings)
-    path: Path | None = None
+    file: Path | None = None
     remarks: tuple[str, ...] = ()
 
     @classmethod
@@ -74,6 +73,10 @@ class TfliteModel:
     @property
     def frontend(self) -> str:
         return "tflite"
+
+    @property
+    def path(self) -> Path | None:
+        return self.file
 
     @property
     def data(self) -> bytes:
@@ -108,15 +111,15 @@ class TfliteModel:
             result.append("a subgraph runs from several places, which TFLite Micro cannot plan; the model is left as it is")
         entry = main_entry_bytes(self.graph)
         if entry > self.program.entry_bytes:
-            result.append(f"no order needs less than {exact(entry)}: inputs that nothing reads are resident at the entry")
+            result.append(f"no order needs less than {in_bytes(entry)}: inputs that nothing reads are resident at the entry")
         return tuple(result)
 
     @cached_property
     def predicted_bytes(self) -> int:
         return head(self.graph, self.settings.target, None, self.graph.plan)
 
-    def arena(self) -> list[tuple[str, str, int, int]]:
-        """Where the interpreter puts the main subgraph's tensors and scratch buffers; see `peakmem.frontend.Model`."""
+    def arena(self) -> list[tuple[Literal["buffer", "workspace"], str, int, int]]:
+        """Where the interpreter puts the main subgraph's tensors and scratch buffers; see `peakmem.frontends.Model`."""
         buffers = allocations(self.graph, self.settings.target)
         _, offsets = simulate(buffers, self.graph.plan)
         names = buffer_names(self.graph, 0)
@@ -229,15 +232,13 @@ class TfliteModel:
         """Run both on the chosen interpreter, in child processes; see `peakmem_tflite.measure`."""
         from peakmem_tflite.measure import verify
 
-        if not isinstance(other, TfliteModel):
-            raise UsageError("both models must be TFLite models")
-        return verify(self, other, progress=progress)
+        return verify(self, self.same_kind(other), progress=progress)
 
     def extras(self, other: Model, verification: Verification | None) -> dict[str, Any]:
         """Which operators moved, and the measured arenas."""
         from peakmem_tflite.describe import moved
 
-        assert isinstance(other, TfliteModel)
+        other = self.same_kind(other)
         return {
             "target": self.settings.target,
             "planned": other.graph.plan is not None,

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from peakmem.arena import Item, liveness_peak, plan
-from peakmem.liveness import scheduled_timeline
-from peakmem.program import Program
+from peakmem.model import Program, scheduled_timeline
 
 from peakmem_tflite.arena import Allocation, allocations, simulate
 from peakmem_tflite.build import Mapped

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from peakmem.errors import InputError
+from peakmem.model import InputError
 
 from peakmem_tflite.flat import IDENTIFIER, Table
 from peakmem_tflite.graph import Graph

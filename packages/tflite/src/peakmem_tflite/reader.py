@@ -6,7 +6,7 @@ import struct
 from functools import cache
 from itertools import pairwise
 
-from peakmem.errors import InputError
+from peakmem.model import InputError
 
 from peakmem_tflite.flat import IDENTIFIER, Flat, Table
 from peakmem_tflite.graph import CONTROL_FLOW, PLAN_NAME, Graph, Metadata, Operator, Subgraph, Tensor

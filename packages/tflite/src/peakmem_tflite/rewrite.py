@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 
-from peakmem.errors import InputError
+from peakmem.model import InputError
 
 from peakmem_tflite.flat import Flat
 from peakmem_tflite.graph import PLAN_NAME, Graph

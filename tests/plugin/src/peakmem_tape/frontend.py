@@ -17,15 +17,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from peakmem.errors import InputError, UsageError
-from peakmem.files import write_atomically
-from peakmem.frontend import Model, Option, Progress, RuntimeStatus, Verification
-from peakmem.liveness import peak_of
-from peakmem.program import Buffer, Program, Statement
-from peakmem.schedule import Schedule
+from peakmem.frontends import Frontend, Model, Option, Progress, RuntimeStatus, Structure, Verification
+from peakmem.frontends.structure import Part, Step, compare
+from peakmem.model import Buffer, InputError, Program, Schedule, Statement, UsageError, peak_of
+from peakmem.system.files import write_atomically
 
 
 @dataclass(frozen=True)
@@ -43,18 +42,28 @@ class Tape:
 
 
 @dataclass(frozen=True)
-class TapeModel:
-    """A tape and its program; see `peakmem.frontend.Model`."""
+class TapeModel(Model):
+    """A tape and its program; see `peakmem.frontends.Model`."""
 
     tape: Tape
-    program: Program
-    path: Path | None
-    digest: str
+    file: Path | None
+    sha256: str
     options: Mapping[str, Any]
 
     frontend = "tape"
     quantity = "tape_bytes"
-    notes: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> Path | None:
+        return self.file
+
+    @property
+    def digest(self) -> str:
+        return self.sha256
+
+    @cached_property
+    def program(self) -> Program:
+        return _program(self.tape, self.options)
 
     @property
     def input_rule(self) -> str:
@@ -65,9 +74,6 @@ class TapeModel:
     @property
     def predicted_bytes(self) -> int:
         return peak_of(self.program)
-
-    def schedule(self, ordering: Any, *, deadline: float | None = None) -> Schedule:
-        return Schedule(orders=ordering.orders)
 
     def apply(self, schedule: Schedule) -> TapeModel:
         if schedule.expansion is not None:
@@ -81,11 +87,19 @@ class TapeModel:
     def save(self, path: Path, *, force: bool = False) -> None:
         write_atomically(path, self.tape.text().encode(), source=self.path, force=force)
 
+    def structure(self, other: Model) -> Structure:
+        return compare(self.part(), self.same_kind(other).part(), noun="lines")
+
+    def part(self) -> Part:
+        """What the tape holds, for `structure`."""
+        given = {name: f"input {name} {size}" for name, size in self.tape.inputs.items()}
+        steps = [Step(name, f"mix {size}", operands, (name,)) for name, size, operands in self.tape.lines]
+        return Part(given, steps, self.tape.outputs)
+
     def verify(self, other: Model, *, progress: Progress | None = None) -> Verification:
         from peakmem_tape.machine import VERSION, run
 
-        if not isinstance(other, TapeModel):
-            raise UsageError("a tape can only be compared with a tape")
+        other = self.same_kind(other)
         keep = bool(self.options["keep_inputs"])
         before, first = run(self.tape, keep_inputs=keep)
         after, second = run(other.tape, keep_inputs=keep)
@@ -107,8 +121,8 @@ class TapeModel:
         return {"lines": len(self.tape.lines)}
 
 
-class TapeFrontend:
-    """Reads tapes; see `peakmem.frontend.Frontend`."""
+class TapeFrontend(Frontend):
+    """Reads tapes; see `peakmem.frontends.Frontend`."""
 
     name = "tape"
     description = "programs on a tape, for tests and as an example of a plugin"
@@ -140,7 +154,7 @@ frontend = TapeFrontend()
 
 
 def _model(tape: Tape, path: Path | None, data: bytes, options: Mapping[str, Any]) -> TapeModel:
-    return TapeModel(tape, _program(tape, options), path, "sha256:" + hashlib.sha256(data).hexdigest(), options)
+    return TapeModel(tape, path, "sha256:" + hashlib.sha256(data).hexdigest(), options)
 
 
 def _parse(text: str, where: str, options: Mapping[str, Any]) -> Tape:

@@ -46,10 +46,10 @@ def command(
     Speaks of the modelled live peak. Give CERT to `peakmem check`, which trusts nobody.
     """
     import peakmem
-    from peakmem.errors import NotProved, Refused
-    from peakmem.files import write_atomically
-    from peakmem.programfile import program_bytes
-    from peakmem.sizes import human
+    from peakmem.frontends.programfile import program_bytes
+    from peakmem.model import NotProved, Refused
+    from peakmem.system.files import write_atomically
+    from peakmem.system.sizes import human
 
     from peakmem_cli import words
     from peakmem_cli.screen import Screen, shorten
@@ -68,7 +68,7 @@ def command(
     optimal = certificate is not None and ordering.peak == ordering.lower_bound
     reasons: list[str] = []
     if explain and certificate is not None and not quiet:
-        from peakmem.explain import explain as explained
+        from peakmem.proof import explain as explained
 
         reasons = explained(program, certificate.to_json(), show=str if json else shorten)
 

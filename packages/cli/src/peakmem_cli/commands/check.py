@@ -23,9 +23,9 @@ def command(
     MODEL is the artifact itself or the program written by `certify --program-out`.
     """
     import peakmem
-    from peakmem.check import check
-    from peakmem.jsonfile import read_json
-    from peakmem.sizes import human
+    from peakmem.proof import check
+    from peakmem.system.sizes import human
+    from peakmem_check.jsonfile import read_json
 
     from peakmem_cli.screen import Screen
 

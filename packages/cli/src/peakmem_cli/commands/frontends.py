@@ -9,8 +9,8 @@ from peakmem_cli.common import Json, Quiet
 
 def command(json: Json = False, quiet: Quiet = False) -> int:
     """List the installed frontends, their runtimes and their options."""
-    from peakmem.errors import UsageError
-    from peakmem.frontend import discover, get_frontend
+    from peakmem.frontends import discover, get_frontend
+    from peakmem.model import UsageError
 
     from peakmem_cli.screen import Screen
 

@@ -15,10 +15,8 @@ def command(
 ) -> int:
     """Show the memory that MODEL needs as it is: its peak, what is live there, and a lower bound for any order."""
     import peakmem
-    from peakmem.cost import cost_report
-    from peakmem.liveness import timeline
-    from peakmem.result import bounded
-    from peakmem.sizes import human
+    from peakmem.model import cost_report, timeline
+    from peakmem.system.sizes import human
 
     from peakmem_cli import words
     from peakmem_cli.screen import Screen
@@ -36,7 +34,7 @@ def command(
         known = f"an order with a live_peak of {human(ordering.peak)}{instead} exists, " + words.proof(
             ordering.peak, ordering.lower_bound, certified=ordering.certificate is not None
         )
-    if not bounded(source):
+    if not source.bounded:
         known = "nothing is known about the least; the live_peak is " + known
     screen.document(
         {

@@ -67,10 +67,9 @@ def command(
     The first line is the answer: bytes before and after, and whether it is proved optimal.
     """
     import peakmem
-    from peakmem.errors import NotProved, Refused, UsageError
-    from peakmem.files import write_atomically
-    from peakmem.liveness import scheduled_timeline
-    from peakmem.sizes import human
+    from peakmem.model import NotProved, Refused, UsageError, scheduled_timeline
+    from peakmem.system.files import write_atomically
+    from peakmem.system.sizes import human
 
     from peakmem_cli import words
     from peakmem_cli.screen import Screen

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from peakmem.words import recomputed, share
+from peakmem.report.words import recomputed, share
 
 from peakmem_cli.common import (
     Force,
@@ -25,7 +25,8 @@ from peakmem_cli.common import (
 )
 
 if TYPE_CHECKING:
-    from peakmem.recompute import Recomputation
+    from peakmem.report.front import front_svg
+    from peakmem.transform.recompute import Recomputation
 
 TargetPeak = Annotated[
     int | None,
@@ -102,9 +103,9 @@ def execute(
     import json as encoder
 
     import peakmem
-    from peakmem.errors import Refused, UsageError
-    from peakmem.files import write_atomically
-    from peakmem.recompute import describe, front_document, front_svg, recompute, result_document
+    from peakmem.model import Refused, UsageError
+    from peakmem.system.files import write_atomically
+    from peakmem.transform.recompute import describe, front_document, recompute, result_document
 
     from peakmem_cli.screen import Screen, shorten
 
@@ -169,7 +170,7 @@ def execute(
         return screen.verdict(Refused("; ".join(failures) + ("; nothing written" if output is not None else "")))
     if output is not None and written is None:
         if target_peak is not None and found.ordering.peak <= target_peak and not found.unrealized:
-            from peakmem.sizes import human
+            from peakmem.system.sizes import human
 
             reason = (
                 f"the target is met without running anything twice ({human(found.ordering.peak)}); "
@@ -198,7 +199,7 @@ COLUMNS = (">live_peak", ">less", ">extra MACs", ">share", ">reruns", "known")
 
 def rows(found: Recomputation) -> list[tuple[str, ...]]:
     """The front, a row a point."""
-    from peakmem.sizes import exact
+    from peakmem.system.sizes import in_bytes
 
     from peakmem_cli.words import percent
 
@@ -207,7 +208,7 @@ def rows(found: Recomputation) -> list[tuple[str, ...]]:
     top = found.ordering.peak
     return [
         (
-            exact(p.peak),
+            in_bytes(p.peak),
             percent(top - p.peak, top),
             f"{p.extra_macs:,}",
             share(p.extra_macs, found.macs),
@@ -220,8 +221,8 @@ def rows(found: Recomputation) -> list[tuple[str, ...]]:
 
 def details(found: Recomputation, *, refused: bool = False) -> list[str]:
     """The lines under the answer; ``refused``: a verdict will say why nothing was realized."""
-    from peakmem.cost import cost_report
-    from peakmem.sizes import human
+    from peakmem.model import cost_report
+    from peakmem.system.sizes import human
 
     from peakmem_cli.screen import shorten
     from peakmem_cli.words import comparison
@@ -280,8 +281,8 @@ def free(found: Recomputation) -> list[str]:
 
 def parse_thresholds(given: list[str]) -> dict[str, int]:
     """``OP=SIZE`` as a map."""
-    from peakmem.errors import UsageError
-    from peakmem.sizes import parse_size
+    from peakmem.model import UsageError
+    from peakmem.system.sizes import parse_size
 
     result = {}
     for text in given:

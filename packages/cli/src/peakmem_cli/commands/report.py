@@ -24,10 +24,10 @@ from peakmem_cli.common import (
 )
 
 if TYPE_CHECKING:
-    from peakmem.errors import Refused
-    from peakmem.recompute import Recomputation
+    from peakmem.model import Refused
     from peakmem.report.pair import Pair
     from peakmem.result import Result
+    from peakmem.transform.recompute import Recomputation
 
 Page = Annotated[
     Path | None, typer.Option("--report", metavar="FILE.html", help="Also write one page to read: figures, tables, the proof.")
@@ -68,8 +68,8 @@ def command(
     The page is one HTML file that loads nothing from elsewhere. MODEL is optimized in memory; nothing else is written.
     """
     import peakmem
-    from peakmem.errors import Refused, UsageError
-    from peakmem.words import answer, recomputed
+    from peakmem.model import Refused, UsageError
+    from peakmem.report.words import answer, recomputed
 
     from peakmem_cli.screen import Screen
 
@@ -96,7 +96,7 @@ def command(
             found = compare(source, other, time_limit=limit(time_limit), measure=measure, progress=progress)
         line, check = found.answer, found.result.verification
     elif recompute:
-        from peakmem.recompute import recompute as look
+        from peakmem.transform.recompute import recompute as look
 
         settings |= asked(target_peak, max_extra_macs, cap, threshold)
         with screen.progress() as progress:
@@ -129,9 +129,9 @@ def write_page(
     force: bool,
 ) -> dict[Path, Refused]:
     """Write the page and the figures; returns the figures that do not exist, with the reason."""
-    from peakmem.errors import Refused
-    from peakmem.files import write_atomically
+    from peakmem.model import Refused
     from peakmem.report import figure, render
+    from peakmem.system.files import write_atomically
 
     missing = {}
     if output is not None:
@@ -162,14 +162,14 @@ def asked(
 
 def check_page(path: Path | None) -> None:
     """Refuse to write a page into a file of another kind, which no browser would show."""
-    from peakmem.errors import UsageError
+    from peakmem.model import UsageError
 
     if path is not None and path.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"{path} is not a .html file; the page is HTML, which browsers show and print")
 
 
 def _figure(text: str) -> tuple[str, Path]:
-    from peakmem.errors import UsageError
+    from peakmem.model import UsageError
     from peakmem.report import FIGURES
 
     kind, equals, file = text.partition("=")

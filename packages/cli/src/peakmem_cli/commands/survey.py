@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as json_module
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -74,7 +73,7 @@ class Row:
 
     @property
     def known(self) -> str:
-        from peakmem.words import percent
+        from peakmem.report.words import percent
 
         if self.result is None:
             return ""
@@ -93,7 +92,7 @@ class Row:
         return f"{self.runtime['name']}{same}"
 
     def cells(self) -> list[str]:
-        from peakmem.words import change
+        from peakmem.report.words import change
 
         if self.result is None:
             return [self.model.name, "", "", "", "", self.error, ""]
@@ -121,9 +120,9 @@ def command(
 
     Each model has a process of its own, so one that crashes its runtime is one row. No model is changed.
     """
-    from peakmem.errors import InputError, NotProved, Refused, UsageError
-    from peakmem.files import check_output, write_atomically
-    from peakmem.sizes import human
+    from peakmem.model import InputError, NotProved, Refused, UsageError
+    from peakmem.system.files import check_output, write_atomically
+    from peakmem.system.sizes import human
 
     from peakmem_cli.screen import Screen
 
@@ -167,8 +166,8 @@ def find(paths: Sequence[Path], frontend: str | None) -> Iterator[Model]:
 
     A file that is given and no frontend takes is an error; in a folder it is passed over.
     """
-    from peakmem.errors import InputError, PeakmemError
-    from peakmem.frontend import get_frontend, recognise
+    from peakmem.frontends import get_frontend, recognise
+    from peakmem.model import InputError, PeakmemError
 
     only = get_frontend(frontend) if frontend is not None else None
     seen = set()
@@ -210,21 +209,17 @@ def optimize_all(models: Sequence[Model], options: Sequence[str], jobs: int, scr
     """Run `peakmem optimize --json` on each; rows in the order of ``models``, and whether Ctrl-C ended it early."""
     from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-    running: set[subprocess.Popen[str]] = set()
-    stopped = False
+    from peakmem.system.process import Children, run_child
+
+    children = Children()
 
     def one(model: Model) -> Row | None:
-        if stopped:
+        if children.stopped:
             return None
         arguments = [sys.executable, "-m", "peakmem_cli", "optimize", f"--frontend={model.frontend}", "--json"]
         arguments += [*options, "--", str(model.path)]
-        with subprocess.Popen(  # a session of its own: Ctrl-C goes to us alone
-            arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-        ) as child:
-            running.add(child)
-            out, err = child.communicate()
-            running.discard(child)
-        return None if stopped else row_of(model, child.returncode, out, err)
+        done = run_child(arguments, what="the model", limit=None, among=children)
+        return None if children.stopped else row_of(model, done.code, done.out.decode(errors="replace"), done.err.decode(errors="replace"))
 
     found: list[Future[Row | None]] = []
     with ThreadPoolExecutor(jobs) as pool, screen.progress() as progress:
@@ -236,15 +231,13 @@ def optimize_all(models: Sequence[Model], options: Sequence[str], jobs: int, scr
                 if progress is not None and done:
                     progress(f"{len(found) - len(waiting)} of {len(found)} models")
         except BaseException as error:
-            stopped = True
             for future in found:
                 future.cancel()
-            for child in list(running):
-                child.terminate()
+            children.stop()
             if not isinstance(error, KeyboardInterrupt):
                 raise
     rows = [future.result() for future in found if not future.cancelled()]
-    return [row for row in rows if row is not None], stopped
+    return [row for row in rows if row is not None], children.stopped
 
 
 def row_of(model: Model, code: int, out: str, err: str) -> Row:
@@ -263,7 +256,7 @@ def row_of(model: Model, code: int, out: str, err: str) -> Row:
 
 def summary(rows: Sequence[Row], models: int) -> str:
     """The first line."""
-    from peakmem.words import change
+    from peakmem.report.words import change
 
     answered = [row for row in rows if row.result is not None]
     less = [row for row in answered if row.after < row.before]

@@ -15,19 +15,24 @@ def command(
     optimized: Annotated[Path, typer.Argument(metavar="OPTIMIZED", help="What optimize wrote.")],
     options: FrontendOptions,
     frontend: FrontendName = None,
+    outputs_only: Annotated[
+        bool, typer.Option("--outputs-only", help="Run and compare them even where the files are different programs.")
+    ] = False,
     budget: Budget = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Run both artifacts on the real runtime, measure both and compare their outputs bit for bit.
+    """Is OPTIMIZED the ORIGINAL rewritten, and does it compute the same bits?
 
-    Exit 1 if an output differs or a measurement is not what was predicted.
+    The files are compared first: the same statements, constants and attributes in another order, some perhaps twice.
+    Then both run on the real runtime, which is measured, and their values are compared bit for bit. Exit 1 if they are
+    different programs, a value differs, or a measurement is not what was predicted.
     """
     import dataclasses
 
     import peakmem
-    from peakmem.errors import Refused
-    from peakmem.sizes import human
+    from peakmem.model import Refused
+    from peakmem.system.sizes import human
 
     from peakmem_cli import words
     from peakmem_cli.screen import Screen
@@ -35,9 +40,9 @@ def command(
     screen = Screen(as_json=json, quiet=quiet)
     measuring(False, frontend, options)
     first = peakmem.load(original, frontend=frontend, **options)
-    second = peakmem.load(optimized, frontend=first.frontend, **options)
+    second = peakmem.load(optimized, frontend=frontend or first.frontend, **options)
     with screen.progress() as progress:
-        result = peakmem.verify(first, second, progress=progress)
+        result = peakmem.verify(first, second, outputs_only=outputs_only, progress=progress)
     screen.result_is_there()
     document = {
         "schema": "peakmem.verification/1",
@@ -45,7 +50,7 @@ def command(
         "optimized": str(optimized),
         **dataclasses.asdict(result),
         "measured": result.measured,
-        "exact": result.exact,
+        "exact": result.as_predicted,
     }
     if budget is not None and result.optimized_bytes is not None:
         document["budget"] = {"bytes": budget, "met": result.optimized_bytes <= budget}

@@ -5,20 +5,20 @@ down until none overlap and the stack is as low as possible. No placement is low
 placement that reaches it is optimal; `plan` tries greedy rules first and OR-tools CP-SAT only where they miss.
 """
 
-from peakmem.arena.exact import exact_offsets
 from peakmem.arena.greedy import first_fit, greedy_by_size, greedy_portfolio
 from peakmem.arena.items import Item, Placement, check_placement, liveness_peak
 from peakmem.arena.lifetimes import lifetimes
 from peakmem.arena.plan import plan
+from peakmem.arena.solver import least_offsets
 
 __all__ = [
     "Item",
     "Placement",
     "check_placement",
-    "exact_offsets",
     "first_fit",
     "greedy_by_size",
     "greedy_portfolio",
+    "least_offsets",
     "lifetimes",
     "liveness_peak",
     "plan",

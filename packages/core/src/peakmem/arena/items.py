@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from peakmem.errors import InputError
+from peakmem.model import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Placement:
     lower_bound: int
 
     @property
-    def exact(self) -> bool:
+    def least(self) -> bool:
         """Whether no smaller placement of the same items exists."""
         return self.size == self.lower_bound
 

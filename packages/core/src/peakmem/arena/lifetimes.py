@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from peakmem.arena.items import Item
-from peakmem.liveness import timeline
-from peakmem.program import Program
+from peakmem.model import Program, timeline
 
 
 def lifetimes(program: Program, orders: Mapping[str, Sequence[int]] | None = None) -> tuple[Item, ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from peakmem.arena.exact import exact_offsets
 from peakmem.arena.greedy import arena_size, greedy_portfolio, improve, neighbours
 from peakmem.arena.items import Item, Placement, check_placement, liveness_peak
+from peakmem.arena.solver import least_offsets
 
 MOST_PAIRS = 10_000
 """With more pairs of items resident together the exact solver is not tried: it would end with nothing after long."""
@@ -29,7 +29,7 @@ def plan(
     deadline : float, optional
         A `time.monotonic` value for the exact part.
     effort : float
-        See `peakmem.arena.exact.exact_offsets`; reduced where more than 2,000 pairs of items are resident together.
+        See `peakmem.arena.solver.least_offsets`; reduced where more than 2,000 pairs of items are resident together.
 
     Returns
     -------
@@ -50,9 +50,9 @@ def plan(
         pairs = sum(map(len, neighbours(items))) // 2
         best = improve(items, best, peak, min(400, _WORK // (len(items) + pairs)))
         placement = Placement(best, arena_size(items, best), peak)
-        if not placement.exact and pairs <= MOST_PAIRS:
+        if not placement.least and pairs <= MOST_PAIRS:
             # The solver's deterministic time grows dearer with the pairs it must keep apart.
             share = min(1.0, (2000 / pairs) ** 3)
-            placement = exact_offsets(items, best, deadline=deadline, effort=effort * share)
+            placement = least_offsets(items, best, deadline=deadline, effort=effort * share)
     check_placement(items, placement.offsets, alignment=alignment)
     return placement

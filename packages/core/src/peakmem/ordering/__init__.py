@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from peakmem.frontend import Progress
-from peakmem.liveness import scheduled_timeline
-from peakmem.program import Program
+from peakmem.model import Program, Refused, scheduled_timeline
+from peakmem.system.progress import Progress
 
 if TYPE_CHECKING:
-    from peakmem.certificate import Certificate
-    from peakmem.ordering.flat import Flat
-    from peakmem.problem import Problem
+    from peakmem.ordering.portfolio import Flat
+    from peakmem.ordering.problem import Problem
+    from peakmem.proof import Certificate, CheckedCertificate
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,10 @@ class Ordering:
         Liveness peak of the given order and of ``orders``, in bytes.
     lower_bound : int
         No order has a lower peak, in bytes.
-    certificate : Certificate or None
-        Proof of ``lower_bound``, not yet checked.
+    certificate : CheckedCertificate or None
+        Proof of ``lower_bound``, which the checker accepted.
+    seconds, check_seconds : float
+        For ordering, and for checking the certificate.
     interrupted : bool
         Stopped by Ctrl-C or by the time limit before the search was complete.
     """
@@ -43,14 +44,19 @@ class Ordering:
     peak_before: int
     peak: int
     lower_bound: int
-    certificate: Certificate | None = None
+    certificate: CheckedCertificate | None = None
     seconds: float = 0.0
+    check_seconds: float = 0.0
     interrupted: bool = False
     notes: tuple[str, ...] = field(default=())
 
 
 def order_program(
-    program: Program, *, time_limit: float | None = None, progress: Progress | None = None
+    program: Program,
+    *,
+    time_limit: float | None = None,
+    progress: Progress | None = None,
+    artifact: Mapping[str, str] | None = None,
 ) -> Ordering:
     """Find orders of least peak, and a certificate for the bound that was reached.
 
@@ -64,16 +70,18 @@ def order_program(
     time_limit : float, optional
         Seconds; the best found by then is returned.
     progress : callable, optional
-        See `peakmem.frontend.Progress`.
+    artifact : mapping, optional
+        What the certificate says of the file that the program was read from; see `peakmem.proof.accept`.
 
     Returns
     -------
     Ordering
-        Its ``lower_bound`` is the one that ``certificate`` proves. A `KeyboardInterrupt` ends the search, or
-        the writing of the proof, early instead of being raised.
+        Its ``lower_bound`` is the one that ``certificate`` proves, which the independent checker has accepted; without a
+        certificate it is what the largest single statement needs. A `KeyboardInterrupt` ends the search, the writing of
+        the proof or its check early instead of being raised.
     """
-    from peakmem.certificate import SCHEMA, Certificate
-    from peakmem.problem import problem_of
+    from peakmem.ordering.problem import problem_of
+    from peakmem.proof import SCHEMA, Certificate
 
     start = time.monotonic()
     deadline = None if time_limit is None else start + time_limit
@@ -121,16 +129,49 @@ def order_program(
                 "proofs": proofs,
             }
         )
+    seconds = time.monotonic() - start
+    checked: CheckedCertificate | None = None
+    if certificate is not None:
+        if progress is not None:
+            progress("checking the certificate")
+        checked, note = _accepted(program, certificate, artifact)
+        if note:
+            bound = _largest_statement(program)
+            notes.append(note)
     return Ordering(
         program=program,
         orders=orders,
         peak_before=before,
         peak=peaks[""],
         lower_bound=bound,
-        certificate=certificate,
-        seconds=time.monotonic() - start,
+        certificate=checked,
+        seconds=seconds,
+        check_seconds=time.monotonic() - start - seconds,
         interrupted=interrupted and bound < peaks[""],
         notes=tuple(notes),
+    )
+
+
+def _accepted(
+    program: Program, certificate: Certificate, artifact: Mapping[str, str] | None
+) -> tuple[CheckedCertificate | None, str]:
+    """The proof as the checker accepts it, or None and why not: the order is kept without it."""
+    from peakmem.proof import accept
+
+    try:
+        return accept(program, certificate, artifact), ""
+    except Refused as error:
+        return None, f"peakmem's own checker refused the certificate of the order search ({error}); please report this"
+    except KeyboardInterrupt:
+        return None, "the certificate is left out, since checking it was interrupted"
+
+
+def _largest_statement(program: Program) -> int:
+    """Bytes of the statement that touches most: no order needs less. Bodies are left out. O(touches)."""
+    sizes = [b.size for b in program.buffers]
+    return max(
+        (s.workspace + sum(sizes[b] for b in touched) for s, touched in zip(program.statements, program.touched)),
+        default=program.entry_bytes,
     )
 
 
@@ -142,7 +183,7 @@ def _workspaces(program: Program, prefix: str, inner: Mapping[str, int]) -> list
 
 
 def _solve(problem: Problem, deadline: float | None, progress: Progress | None) -> tuple[Flat, bool]:
-    from peakmem.ordering.flat import Solver
+    from peakmem.ordering.portfolio import Solver
 
     solver = Solver(problem, deadline, progress)
     stopped = False
@@ -158,8 +199,8 @@ def _solve(problem: Problem, deadline: float | None, progress: Progress | None) 
 def _prove(flat: Flat, deadline: float | None) -> tuple[dict[str, Any] | None, int, bool]:
     """The proof of the best bound that can be written out, the better bound that could not (or 0), and whether Ctrl-C
     is why; it then settles for a bound whose proof is short."""
-    from peakmem.bounds import OutOfTime
-    from peakmem.proof import TooLarge, Writer
+    from peakmem.ordering.bounds import OutOfTime
+    from peakmem.ordering.evidence import TooLarge, Writer
 
     # What the search proved in time deserves to be written out, so the deadline is stretched a little.
     limit = None if deadline is None else max(deadline, time.monotonic() + 2.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from time import monotonic
 
-from peakmem.problem import Problem, State
+from peakmem.ordering.problem import Problem, State
 
 Link = tuple[int, int, "Link"] | None
 """A partial order as a linked list: its length, its last statement, what came before."""

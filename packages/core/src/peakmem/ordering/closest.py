@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import monotonic
 
-from peakmem.problem import Problem, State
+from peakmem.ordering.problem import Problem, State
 
 
 def closest(problem: Problem, order: Sequence[int], budget: int, deadline: float | None = None) -> list[int]:

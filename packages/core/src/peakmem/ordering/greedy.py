@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
-from peakmem.problem import Problem, State
+from peakmem.ordering.problem import Problem, State
 
 
 def least_growth(problem: Problem) -> list[int]:

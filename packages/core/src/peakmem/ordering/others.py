@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from peakmem.cuts import births_of
-from peakmem.liveness import body_workspaces, scheduled_timeline
+from peakmem.model import Program, body_workspaces, scheduled_timeline
 from peakmem.ordering.closest import closest
-from peakmem.ordering.descent import descend
+from peakmem.ordering.cuts import births_of
 from peakmem.ordering.greedy import least_growth, post_order
-from peakmem.problem import problem_of
-from peakmem.program import Program
+from peakmem.ordering.problem import problem_of
+from peakmem.ordering.walk import descend
 
 
 def other_orders(program: Program, orders: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[int, ...]]:

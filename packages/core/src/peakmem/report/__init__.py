@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from peakmem.recompute import Recomputation
     from peakmem.report.pair import Pair
     from peakmem.report.pair import compare as compare
     from peakmem.result import Result
+    from peakmem.transform.recompute import Recomputation
 
 FIGURES = ("memory", "lifetimes", "arena", "front")
 """What `figure` can draw."""
@@ -33,7 +33,7 @@ def render(
     Parameters
     ----------
     found : Result, Recomputation or Pair
-        From `peakmem.optimize`, `peakmem.recompute.recompute` or `compare`.
+        From `peakmem.optimize`, `peakmem.transform.recompute.recompute` or `compare`.
     settings : mapping of str to object, optional
         Options that were given; named in the page.
     name : str, optional
@@ -67,9 +67,9 @@ def figure(found: Result | Recomputation | Pair, kind: str = "memory", *, name: 
     UsageError
         On any other kind.
     """
-    from peakmem.errors import Refused, UsageError, did_you_mean
-    from peakmem.recompute.plot import front_drawing
+    from peakmem.model import Refused, UsageError, did_you_mean
     from peakmem.report import data, figures
+    from peakmem.report.front import front_drawing
     from peakmem.report.story import tell
 
     if kind not in FIGURES:

@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from peakmem.liveness import Timeline
+from peakmem.model import Timeline
 
 ALL_STEPS = 1200
 """With more steps than this a curve is thinned."""

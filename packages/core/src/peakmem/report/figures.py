@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from peakmem.report.data import Bar, Bars, Curve
 from peakmem.report.svg import Drawing, Frame, fit, marks, pixel, ticks
-from peakmem.sizes import exact, human, short
+from peakmem.system.sizes import human, in_bytes, short
 
 WIDE, NARROW = 860, 360
 """Pixels of a page on a desk and on a telephone."""
@@ -54,7 +54,7 @@ def memory(
         y += 18
     for bound in bounds:
         picture.path(f"M8 {y - 4}h14", "floor" if bound.floor else "bound")
-        size = human(bound.size) if wide else exact(bound.size)
+        size = human(bound.size) if wide else in_bytes(bound.size)
         picture.text(26, y, f"{bound.label}: {size}")
         y += 18
     picture.grid(frame, marks(0, top))
@@ -81,7 +81,7 @@ def _legend(name: str, c: Curve, width: int) -> str:
     if width > 500:
         words = f"{name}: peak {human(c.peak)} at step {top.step + 1:,} of {c.steps:,}, "
     else:
-        words = f"{name}: {exact(c.peak)}, step {top.step + 1}: "
+        words = f"{name}: {in_bytes(c.peak)}, step {top.step + 1}: "
     return words + fit(top.statement, width - 40 - 6.6 * len(words))
 
 
@@ -105,7 +105,7 @@ def _peaks(picture: Drawing, frame: Frame, curves: Sequence[tuple[str, Curve]]) 
         if c.top is None:
             continue
         x, y = frame.x(c.peak_step + 0.5), frame.y(c.peak)
-        tip = f"peak {name}: {exact(c.peak)} at step {c.peak_step + 1:,}, {c.top.statement}"
+        tip = f"peak {name}: {in_bytes(c.peak)} at step {c.peak_step + 1:,}, {c.top.statement}"
         picture.dot(x, y, f"full {name}" if name == "after" else name, tip)
         label_y = float(y) - 9
         if all(abs(label_y - other_y) > 15 or abs(float(x) - other_x) > 110 for other_x, other_y in placed):
@@ -175,7 +175,7 @@ def arena(
         across, up = max(1.0, float(frame.x(bar.end)) - begin), max(0.8, float(frame.y(bar.offset)) - high)
         picture.rect(pixel(begin), pixel(high), across, up, "block hot" if bar.at_peak else "block", _tip(bar, found, True))
     picture.path(f"M{pixel(frame.left)} {frame.y(highest)}H{pixel(frame.right)}", "bound")
-    picture.text(frame.right, float(frame.y(highest)) - 5, f"highest end {exact(highest)}", "halo", "end")
+    picture.text(frame.right, float(frame.y(highest)) - 5, f"highest end {in_bytes(highest)}", "halo", "end")
     _peak_line(picture, frame, found)
     picture.path(f"M{pixel(frame.left)} {pixel(frame.top)}V{pixel(frame.foot)}H{pixel(frame.right)}", "axis")
     return picture
@@ -201,12 +201,12 @@ def _peak_line(picture: Drawing, frame: Frame, found: Bars) -> None:
 def _tip(bar: Bar, found: Bars, addressed: bool = False) -> str:
     span = f"steps {bar.begin + 1:,} to {bar.end:,}" if bar.end - bar.begin > 1 else f"step {bar.begin + 1:,}"
     where = f", bytes {bar.offset:,} to {bar.offset + bar.size - 1:,} of the arena" if addressed else ""
-    return f"{fit(bar.name, 700)}: {exact(bar.size)}, {span}{where}"
+    return f"{fit(bar.name, 700)}: {in_bytes(bar.size)}, {span}{where}"
 
 
 def _described(found: Bars) -> str:
     hot = [bar for bar in found.bars if bar.at_peak]
     return (
-        f"{len(found.bars)} buffers over {found.steps} steps; {len(hot)} of them with {exact(sum(b.size for b in hot))} "
+        f"{len(found.bars)} buffers over {found.steps} steps; {len(hot)} of them with {in_bytes(sum(b.size for b in hot))} "
         f"are live at the peak, step {found.peak_step + 1}"
     )

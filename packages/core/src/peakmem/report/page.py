@@ -15,13 +15,13 @@ import shlex
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 
-from peakmem.recompute.plot import front_drawing
 from peakmem.report import data, figures
 from peakmem.report.data import Curve, Live
+from peakmem.report.front import front_drawing
 from peakmem.report.story import LARGEST_CERTIFICATE, Story
 from peakmem.report.svg import Drawing, style, word
-from peakmem.sizes import exact, human
-from peakmem.words import clean, percent, shorten
+from peakmem.report.words import clean, percent, shorten
+from peakmem.system.sizes import human, in_bytes
 
 _SEPARATOR = re.compile(r"([/;:,._]+)(?=[A-Za-z0-9])")
 
@@ -155,10 +155,10 @@ def _drawn(before: Curve, after: Curve) -> list[tuple[str, Curve, str]]:
 def _now(name: str, curve: Curve, called: str) -> str:
     """The readout without scripts: the peak."""
     top = curve.top
-    what, size, largest = "no statements: ", exact(curve.peak), ""
+    what, size, largest = "no statements: ", in_bytes(curve.peak), ""
     if top is not None:
         what = f"peak at step {top.step + 1:,} of {curve.steps:,}, {shorten(clean(top.statement))}: "
-        largest = "largest live: " + ", ".join(f"{shorten(clean(n))} ({exact(s)})" for n, s in top.largest)
+        largest = "largest live: " + ", ".join(f"{shorten(clean(n))} ({in_bytes(s)})" for n, s in top.largest)
     return (
         f'<div data-curve="{name}"><span class="key {name}"></span>{called}: <span class="what">{word(what)}</span>'
         f'<b class="size">{size}</b><br><span class="largest soft">{word(largest)}</span></div>'
@@ -220,7 +220,7 @@ def _table(name: str, found: Live) -> str:
     def row(label: str, size: int, beside: str = "") -> str:
         shown = f'<br><span class="soft small">{word(beside)}</span>' if beside else ""
         share = percent(size, found.peak)
-        return f'<tr><td>{_breakable(label)}{shown}</td><td class="number">{exact(size)}</td><td class="number">{share}</td></tr>'
+        return f'<tr><td>{_breakable(label)}{shown}</td><td class="number">{in_bytes(size)}</td><td class="number">{share}</td></tr>'
 
     rows = []
     for r in found.rows:
@@ -236,7 +236,7 @@ def _table(name: str, found: Live) -> str:
         f'<div><h3>{key}{name}: {human(found.peak)}</h3><p class="soft small">{word(where)}</p><div class="scroll"><table>'
         '<thead><tr><th>live there</th><th class="number">bytes</th><th class="number">share</th></tr></thead>'
         f"<tbody>{''.join(rows)}</tbody>"
-        f'<tfoot><tr><td>together</td><td class="number">{exact(found.peak)}</td><td class="number">100 %</td></tr></tfoot>'
+        f'<tfoot><tr><td>together</td><td class="number">{in_bytes(found.peak)}</td><td class="number">100 %</td></tr></tfoot>'
         "</table></div></div>"
     )
 
@@ -247,7 +247,7 @@ def _lifetimes(story: Story) -> list[str]:
         return []
     drawn = _both(lambda width, key: figures.lifetimes(found, title="Lifetimes, after", width=width, key=key, headed=False), "lifetimes")
     left = (
-        f" The {len(found.bars)} largest buffers are shown; {found.left_out:,} smaller ones with {exact(found.left_out_bytes)} "
+        f" The {len(found.bars)} largest buffers are shown; {found.left_out:,} smaller ones with {in_bytes(found.left_out_bytes)} "
         "in sum are left out."
         if found.left_out
         else ""
@@ -275,7 +275,7 @@ def _arena(story: Story) -> list[str]:
         )
         caption = ""
         if blocks.left_out:
-            caption += f"{blocks.left_out:,} smaller ones with {exact(blocks.left_out_bytes)} in sum are left out. "
+            caption += f"{blocks.left_out:,} smaller ones with {in_bytes(blocks.left_out_bytes)} in sum are left out. "
         if blocks.unplaced:
             caption += f"{blocks.unplaced:,} buffers or workspaces have no known place and are not drawn. "
         note = f"<figcaption>{caption}</figcaption>" if caption else ""
@@ -337,11 +337,11 @@ def _provenance(story: Story) -> list[str]:
             file = shorten(clean(story.checks or "program"), 80) + ".certificate.json"
             rows.append(
                 f'<p>The certificate is in this page: <a id="certificate" download="{word(file)}" '
-                f'href="{story.certificate_link}">{word(file)}</a> ({exact(size)}).'
+                f'href="{story.certificate_link}">{word(file)}</a> ({in_bytes(size)}).'
             )
         else:
             rows.append(
-                f"<p>The certificate has {exact(size)}, more than the {exact(LARGEST_CERTIFICATE)} that fit here, and is left out; "
+                f"<p>The certificate has {in_bytes(size)}, more than the {in_bytes(LARGEST_CERTIFICATE)} that fit here, and is left out; "
                 "<code>peakmem certify</code> with <code>-o CERT</code> writes it."
             )
             file = "CERT"

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
-from typing import Literal
 
-from peakmem import words
-from peakmem.errors import RuntimeFailed, RuntimeMissing, UsageError
-from peakmem.frontend import Model, Progress, Verification
-from peakmem.liveness import timeline
-from peakmem.result import Result, realized_offset
-from peakmem.schedule import Schedule
-from peakmem.sizes import human
+from peakmem.frontends import Model, Progress, Wanted, certify, run_both
+from peakmem.model import Schedule, UsageError, timeline
+from peakmem.report import words
+from peakmem.result import Result
+from peakmem.system.sizes import human
 
 
 @dataclass(frozen=True)
@@ -47,7 +43,7 @@ def compare(
     other: Model,
     *,
     time_limit: float | None = 60.0,
-    measure: bool | Literal["required"] = True,
+    measure: Wanted = True,
     progress: Progress | None = None,
 ) -> Pair:
     """Certify the second artifact and (with ``measure``) run both.
@@ -59,41 +55,25 @@ def compare(
     RuntimeMissing, RuntimeFailed
         With ``measure="required"`` only.
     """
-    from peakmem.api import certify
-
-    for what, first, second in (
-        ("frontend", model.frontend, other.frontend),
-        ("quantity", model.quantity, other.quantity),
-        ("bytes resident at entry", realized_offset(model), realized_offset(other)),
-    ):
-        if first != second:
-            raise UsageError(f"{other.path}: is no version of {model.path}: {what} {second} instead of {first}")
-    begin = time.monotonic()
+    other = model.same_kind(other)
+    if model.realized_offset != other.realized_offset:
+        raise UsageError(
+            f"{other.path}: is no version of {model.path}: bytes resident at entry {other.realized_offset} instead of "
+            f"{model.realized_offset}"
+        )
     ordering = certify(other, time_limit=time_limit, progress=progress)
-    seconds = {"order": time.monotonic() - begin}
-    verification: Verification | None = None
-    unmeasured = "not run (measuring was turned off)"
+    seconds = {"order": ordering.seconds}
+    found = run_both(model, other, wanted=measure, progress=progress)
     if measure:
-        begin = time.monotonic()
-        try:
-            verification = model.verify(other, progress=progress)
-        except (RuntimeMissing, RuntimeFailed) as error:
-            if measure == "required":
-                raise
-            unmeasured = str(error)
-        except KeyboardInterrupt:
-            unmeasured = "not measured (interrupted)"
-        seconds["measure"] = time.monotonic() - begin
+        seconds["measure"] = found.seconds
     result = Result(
         source=model,
         model=other,
         ordering=ordering,
         schedule=Schedule({}),
-        certificate=ordering.certificate,
         live_peak_before=timeline(model.program).peak,
         live_peak_after=timeline(other.program).peak,
-        verification=verification,
-        unmeasured=unmeasured,
+        measurement=found,
         seconds=seconds,
         notes=tuple(dict.fromkeys((*model.notes, *other.notes, *ordering.notes))),
     )

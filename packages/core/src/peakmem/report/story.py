@@ -10,20 +10,20 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from peakmem import words
-from peakmem.frontend import Model, Verification, frontend_version
-from peakmem.liveness import Timeline, scheduled_timeline, timeline
+from peakmem.frontends import Model, Verification, frontend_version
+from peakmem.model import Timeline, scheduled_timeline, timeline
+from peakmem.report import words
 from peakmem.report.data import Bars, arena, planned
 from peakmem.report.figures import Bound
-from peakmem.result import Result, bounded, realized_offset
-from peakmem.sizes import exact, human, short
-from peakmem.words import clean, percent, shorten
+from peakmem.report.words import clean, percent, shorten
+from peakmem.result import Result
+from peakmem.system.sizes import human, in_bytes, short
 
 if TYPE_CHECKING:
-    from peakmem.certificate import Certificate
-    from peakmem.program import Program
-    from peakmem.recompute import Recomputation
+    from peakmem.model import Program
+    from peakmem.proof import Certificate
     from peakmem.report.pair import Pair
+    from peakmem.transform.recompute import Recomputation
 
 LARGEST_CERTIFICATE = 256 * 1024
 """Bytes; a larger certificate is named and left out."""
@@ -68,7 +68,7 @@ class Story:
         Of ``proved``, the program it is about.
     moved : tuple of str
     front : tuple or None
-        Points and floor, as `peakmem.recompute.front_svg` has them.
+        Points and floor, as `peakmem.transform.recompute.front_svg` has them.
     plan : tuple of str
         Reruns of the chosen plan.
     facts : tuple of (str, str)
@@ -102,7 +102,7 @@ class Story:
     @cached_property
     def reasons(self) -> tuple[str, ...]:
         """Why no order does better, sentence by sentence; details are indented."""
-        from peakmem.explain import explain
+        from peakmem.proof import explain
 
         if self.certificate is None or self.proved is None:
             return ()
@@ -196,8 +196,8 @@ def _story(result: Result, name: str | None, before: Timeline, after: Timeline, 
         answer=answer,
         heading=_heading(check),
         tiles=(
-            Tile(f"{quantity} before", short(first), f"{exact(first)}, {how}"),
-            Tile(f"{quantity} after", short(last), f"{exact(last)}, {how}"),
+            Tile(f"{quantity} before", short(first), f"{in_bytes(first)}, {how}"),
+            Tile(f"{quantity} after", short(last), f"{in_bytes(last)}, {how}"),
             _less(first, last),
             _bound_tile(result, last),
         ),
@@ -214,7 +214,7 @@ def _story(result: Result, name: str | None, before: Timeline, after: Timeline, 
 
 
 def _of_recomputation(found: Recomputation, settings: Mapping[str, object], name: str | None) -> Story:
-    from peakmem.recompute import describe
+    from peakmem.transform.recompute import describe
 
     again, expansion = found.reordering, found.expansion
     program, orders = found.source.program, found.ordering.orders
@@ -224,16 +224,16 @@ def _of_recomputation(found: Recomputation, settings: Mapping[str, object], name
     before, after = scheduled_timeline(found.source.program, {}), scheduled_timeline(program, orders)
     check = found.verification
     first, least, floor = before.peak, found.ordering.peak, found.floor.size
-    tiles = [Tile("live_peak before", short(first), exact(first)), Tile("nothing run twice", short(least), exact(least))]
+    tiles = [Tile("live_peak before", short(first), in_bytes(first)), Tile("nothing run twice", short(least), in_bytes(least))]
     plans = [] if found.front is None else [p for p in found.front.points if p.plan.reruns]
     if again is not None and found.point is not None:
         spent = words.more(found.point.extra_macs, found.macs)
-        tiles.append(Tile("with reruns", short(after.peak), f"{exact(after.peak)} for {spent}"))
+        tiles.append(Tile("with reruns", short(after.peak), f"{in_bytes(after.peak)} for {spent}"))
     elif plans:
         last = plans[-1]
         spent = words.more(last.extra_macs, found.macs)
-        tiles.append(Tile("reruns reach", short(last.peak), f"{exact(last.peak)} for {spent}"))
-    tiles.append(Tile("floor", short(floor), f"{exact(floor)}; no reruns go below", proved=True))
+        tiles.append(Tile("reruns reach", short(last.peak), f"{in_bytes(last.peak)} for {spent}"))
+    tiles.append(Tile("floor", short(floor), f"{in_bytes(floor)}; no reruns go below", proved=True))
     lines = [] if check is None else words.comparison(check)
     lines.append(f"floor {human(floor)}: {found.floor.sentence(found.source.program, show=lambda n: shorten(clean(n)))}")
     if found.unrealized:
@@ -274,20 +274,20 @@ def _of_recomputation(found: Recomputation, settings: Mapping[str, object], name
 def _bound(size: int, certified: bool, source: Model) -> Bound:
     """The dashed line. The curves are of the live peak, and so is it."""
     what = "certified lower bound" if certified else "lower bound, without certificate,"
-    beside = "" if bounded(source) else f" (not of {source.quantity})"
+    beside = "" if source.bounded else f" (not of {source.quantity})"
     return Bound(size, f"{what} of every order{beside}")
 
 
 def _scope(source: Model) -> str:
     """What else must be said where the realized quantity is not the live peak that proofs speak of."""
-    if not bounded(source):
+    if not source.bounded:
         return f"It is about the live_peak and says nothing about {source.quantity}."
-    left_out = realized_offset(source)
+    left_out = source.realized_offset
     return f"It is about the live_peak, which holds {human(left_out)} more than {source.quantity}." if left_out else ""
 
 
 def _bound_tile(result: Result, reached: int) -> Tile:
-    if not bounded(result.source):
+    if not result.source.bounded:
         return Tile("lower bound", "unknown", "the runtime orders by itself")
     bound = result.realized_bound
     if bound > reached:  # the quantity leaves out bytes of the live peak and does not say which
@@ -295,7 +295,7 @@ def _bound_tile(result: Result, reached: int) -> Tile:
     certified = result.certificate is not None
     kind = "certified" if certified else "no certificate"
     gap = ", reached" if reached == bound else f", gap {percent(reached - bound, reached)}"
-    return Tile("lower bound", short(bound), f"{exact(bound)}, {kind}{gap}", proved=certified and reached == bound)
+    return Tile("lower bound", short(bound), f"{in_bytes(bound)}, {kind}{gap}", proved=certified and reached == bound)
 
 
 def _heading(check: Verification | None) -> str:
@@ -308,8 +308,8 @@ def _less(before: int, after: int) -> Tile:
     if before == after:
         return Tile("change", "none", "the same bytes before and after")
     word = "fewer" if after < before else "more"
-    amount = percent(after - before, before, sign="+") if before else exact(after)
-    return Tile("change", amount, f"{exact(abs(after - before))} {word}")
+    amount = percent(after - before, before, sign="+") if before else in_bytes(after)
+    return Tile("change", amount, f"{in_bytes(abs(after - before))} {word}")
 
 
 def _arenas(source: Model, made: Model) -> tuple[tuple[str, Bars], ...]:
@@ -332,7 +332,7 @@ def _planned(line: Timeline, offsets: Mapping[str, int] | None) -> tuple[tuple[s
 
 
 def _moved(program: Program, order: tuple[int, ...]) -> list[str]:
-    from peakmem.moves import moves
+    from peakmem.model import moves
 
     found = moves(order)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from html import escape
 from unicodedata import east_asian_width
 
-from peakmem.words import clean, shorten
+from peakmem.report.words import clean, shorten
 
 FONT = 'system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,"DejaVu Sans",sans-serif'
 

@@ -1,0 +1,61 @@
+"""The program model: buffers, statements, orders, what is live when, and what may go wrong."""
+
+from peakmem_check.model.cost import CostReport, cost_report
+from peakmem_check.model.errors import (
+    InputError,
+    NotProved,
+    PeakmemError,
+    Refused,
+    RuntimeFailed,
+    RuntimeMissing,
+    UsageError,
+    did_you_mean,
+    nearest,
+)
+from peakmem_check.model.liveness import Timeline, body_workspaces, peak_of, scheduled_timeline, timeline
+from peakmem_check.model.moves import Move, moves
+from peakmem_check.model.program import (
+    KINDS,
+    LARGEST_TOTAL,
+    SCHEMA,
+    Buffer,
+    Kind,
+    Program,
+    Statement,
+    canonical,
+    first_touchers,
+)
+from peakmem_check.model.schedule import Expansion, Orders, Schedule
+
+__all__ = [
+    "KINDS",
+    "LARGEST_TOTAL",
+    "SCHEMA",
+    "Buffer",
+    "CostReport",
+    "Expansion",
+    "InputError",
+    "Kind",
+    "Move",
+    "NotProved",
+    "Orders",
+    "PeakmemError",
+    "Program",
+    "Refused",
+    "RuntimeFailed",
+    "RuntimeMissing",
+    "Schedule",
+    "Statement",
+    "Timeline",
+    "UsageError",
+    "body_workspaces",
+    "canonical",
+    "cost_report",
+    "did_you_mean",
+    "first_touchers",
+    "moves",
+    "nearest",
+    "peak_of",
+    "scheduled_timeline",
+    "timeline",
+]

@@ -1,0 +1,308 @@
+"""Lower bounds on the peak of every order, by minimum cuts.
+
+The *statement bound* is the dearest statement at its cheapest state. A *trap* is a down-set ``T``; its *exits* are the
+statements outside it whose predecessors are all inside. Every order has a first statement outside ``T``. It is an exit
+``v``, and it runs at a state between ``anc(v)`` and ``T``, so every order's peak is at least the least
+``cut(v | anc(v), T)`` over the exits: the *forward trap bound*. The *backward trap bound* is that of the mirror image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from peakmem.ordering.cuts import births_of, cheapest_state
+from peakmem.ordering.problem import Problem, State
+from peakmem.ordering.rules import ALL, Rules
+
+Births = list[tuple[int, ...]] | None
+"""Births of each buffer, or None where none has several; see `peakmem.cuts.births_of`."""
+
+
+class OutOfTime(Exception):
+    """A deadline passed; what was proved until then stays proved."""
+
+
+@dataclass(frozen=True)
+class Trap:
+    """A trap and what it proves.
+
+    Attributes
+    ----------
+    level : int
+        Every exit costs at least this, so every order does; bytes.
+    members : tuple of int
+        The trap, ascending.
+    exits : tuple of int
+        All its exits, ascending. Empty if the growth met no trap: then nothing above the level given is proved.
+    closed : bool
+        False if the size limit stopped the growth.
+    cuts : int
+        Minimum cuts computed.
+    """
+
+    level: int
+    members: tuple[int, ...]
+    exits: tuple[int, ...]
+    closed: bool = True
+    cuts: int = 0
+
+
+class Pricer:
+    """Prices statements at their cheapest states between a start state and a trap."""
+
+    def __init__(self, problem: Problem, births: Births, rules: Rules = ALL) -> None:
+        self.problem = problem
+        self.births = births
+        self.rules = rules
+        self.state = State(problem)
+        self.start = 0
+        self.cuts = 0
+
+    def move_to(self, path: Sequence[int]) -> None:
+        """Make the state reached by ``path`` the start."""
+        here = self.state.path
+        common = len(here)
+        if here != path[:common]:
+            common = next(i for i, (a, b) in enumerate(zip([*here, -1], [*path, -2])) if a != b)
+        self.state.unwind(common)
+        self.state.advance(path[common:])
+        self.start = len(path)
+
+    def ancestors(self, v: int) -> list[int]:
+        """Strict ancestors of v beyond the start, ascending (so in a legal order)."""
+        preds, inside = self.problem.preds, self.state.inside
+        stack = [p for p in preds[v] if not inside[p]]
+        seen = set(stack)
+        while stack:
+            for p in preds[stack.pop()]:
+                if not inside[p] and p not in seen:
+                    seen.add(p)
+                    stack.append(p)
+        return sorted(seen)
+
+    def price(self, v: int, trap: bytearray, members: Sequence[int], enough: int) -> tuple[int, list[int]]:
+        """``cut(v | anc(v), T)`` and a cheapest state, as the statements beyond the start in a legal order.
+
+        Stops as soon as some state of at most ``enough`` bytes is known; the price is then an upper bound. ``members``
+        are the statements of T beyond the start.
+        """
+        state = self.state
+        ancestors = self.ancestors(v)
+        state.advance(ancestors)
+        try:
+            own = frozenset(self.problem.touched[v])
+            best = self._here(v, own)
+            if best > enough and self.rules.absorption:
+                self._absorb(own, trap)
+                best = self._here(v, own)
+            done = state.path[self.start :]
+            if best <= enough:
+                return best, done
+            inside = state.inside
+            undecided = sorted(u for u in members if not inside[u])
+            if not undecided:
+                return best, done
+            self.cuts += 1
+            cut = cheapest_state(self.problem, state, undecided, v, births=self.births)
+            return cut.value, [*done, *cut.chosen]
+        finally:
+            state.unwind(self.start)
+
+    def _here(self, v: int, own: frozenset[int]) -> int:
+        state, size = self.state, self.problem.size
+        total = state.rest + self.problem.workspace[v]
+        for b in own:
+            if not (state.born[b] and state.remaining[b]):
+                total += size[b]
+        return total
+
+    def _absorb(self, own: frozenset[int], trap: bytearray) -> None:
+        """Run statements of the trap that do not enlarge what v will find.
+
+        Without the buffers of v, ``rest`` is submodular: what costs nothing now costs nothing at any larger state, so
+        some cheapest state contains it.
+        """
+        state, size, touched = self.state, self.problem.size, self.problem.touched
+        succs = self.problem.succs
+        todo = [u for u in state.ready if trap[u]]
+        while todo:
+            later = []
+            moved = False
+            for u in todo:
+                change = 0
+                for b in touched[u]:
+                    if b not in own:
+                        if not state.born[b]:
+                            change += size[b]
+                        if state.remaining[b] == 1:
+                            change -= size[b]
+                if change > 0:
+                    later.append(u)
+                    continue
+                state.push(u)
+                moved = True
+                later.extend(w for w in succs[u] if trap[w] and w in state.ready)
+            todo = later if moved else []
+
+
+def forward_trap(
+    problem: Problem,
+    level: int,
+    *,
+    state: State | None = None,
+    pricer: Pricer | None = None,
+    births: Births = None,
+    raising: bool = True,
+    limit: int | None = None,
+    deadline: float | None = None,
+    rules: Rules = ALL,
+) -> Trap:
+    """Grow a trap from a state; its level is a lower bound on completing that state.
+
+    Parameters
+    ----------
+    problem : Problem
+    level : int
+        Bytes to begin with: exits that cost at most the level are swallowed. When none is left, the trap has closed: the
+        least price is a lower bound.
+    state : State, optional
+        Where to begin (default: the empty state). It is moved and brought back.
+    pricer : Pricer, optional
+        To be reused between calls on one problem.
+    births : list, optional
+        `births_of` the problem; not needed with ``pricer``.
+    raising : bool
+        Go on at the price of the trap, and return the last one that closed. Otherwise return the first, which tests
+        whether ``level`` is refuted.
+    limit : int, optional
+        Give up (``closed`` False) when more statements than this were swallowed.
+    deadline : float, optional
+        A `time.monotonic` value; `OutOfTime` beyond it.
+
+    Notes
+    -----
+    At most n^2 cuts; about 1.7 a statement on random programs, one to a few dozen in all on networks. An old price is an
+    upper bound (cuts get cheaper as the trap grows), so it may swallow an exit but never close a trap: before that, every
+    exit is priced at the trap as it is. (A heap that pops the least old price is wrong.)
+    """
+    top = State(problem) if state is None else state
+    if pricer is None:
+        pricer = Pricer(problem, births, rules)
+    pricer.move_to(top.path)
+    origin = len(top.path)
+    before = pricer.cuts
+    best: Trap | None = None
+    old: dict[int, int] = {}
+    fresh: dict[int, int] = {}
+    succs, inside = problem.succs, top.inside
+
+    def swallow(v: int) -> None:
+        top.push(v)
+        fresh.clear()
+        old.pop(v, None)
+
+    def swallow_cheap() -> None:
+        # The trap itself is a state; so is every state priced before.
+        todo = list(top.ready)
+        while todo:
+            moved = False
+            for v in todo:
+                if v in top.ready and (top.mem(v) <= level or old.get(v, level + 1) <= level):
+                    swallow(v)
+                    moved = True
+                    if limit is not None and len(top.path) - origin > limit:
+                        return
+            todo = list(top.ready) if moved else []
+
+    def follow(witness: list[int], v: int) -> None:
+        # Walk on from the state that serves v.
+        walker = pricer.state
+        walker.advance(witness)
+        walker.push(v)
+        todo = [w for w in succs[v] if w in walker.ready]
+        while todo:
+            u = todo.pop()
+            mem, change = walker.step(u)
+            if mem <= level:
+                if u in top.ready:
+                    swallow(u)
+                if change <= 0 and inside[u]:
+                    walker.push(u)
+                    todo.extend(w for w in succs[u] if w in walker.ready)
+        walker.unwind(pricer.start)
+
+    try:
+        while True:
+            swallow_cheap()
+            if not top.ready:
+                break
+            if limit is not None and len(top.path) - origin > limit:
+                return Trap(level, (), (), closed=False, cuts=pricer.cuts - before)
+            members = top.path[origin:]
+            served = None
+            for v in sorted(top.ready, key=lambda w: (old.get(w, 0), w)):
+                if v in fresh:
+                    continue
+                if deadline is not None and monotonic() > deadline:
+                    raise OutOfTime
+                value, witness = pricer.price(v, inside, members, level)
+                if rules.stale_prices:
+                    old[v] = min(old.get(v, value), value)
+                if value <= level:
+                    served = v
+                    break
+                fresh[v] = value
+            if served is not None:
+                swallow(served)
+                if rules.followers:
+                    follow(witness, served)
+                continue
+            price = min(fresh.values())
+            best = Trap(price, tuple(sorted(top.path)), tuple(sorted(top.ready)), cuts=pricer.cuts - before)
+            if not raising:
+                return best
+            level = price
+            fresh.clear()
+    finally:
+        top.unwind(origin)
+    if best is None:
+        return Trap(level, (), (), cuts=pricer.cuts - before)
+    return best
+
+
+def statement_trap(problem: Problem, v: int, level: int) -> Trap:
+    """The statement ``v`` alone: the trap of everything that does not follow it, with v as its only exit."""
+    after = {v}
+    stack = [v]
+    while stack:
+        for w in problem.succs[stack.pop()]:
+            if w not in after:
+                after.add(w)
+                stack.append(w)
+    return Trap(level, tuple(u for u in range(len(problem)) if u not in after), (v,))
+
+
+def forward_trap_bound(problem: Problem) -> int:
+    """Forward trap bound as a value, in bytes; O(n^2) cuts at worst."""
+    start = max(problem.floor, default=problem.entry_bytes)
+    return forward_trap(problem, start, births=births_of(problem)).level
+
+
+def backward_trap_bound(problem: Problem) -> int:
+    """Backward trap bound as a value, in bytes: the forward one of the mirror image."""
+    return forward_trap_bound(problem.reversed())
+
+
+def statement_bound(problem: Problem) -> int:
+    """Dearest statement at its cheapest state, in bytes; n cuts."""
+    pricer = Pricer(problem, births_of(problem))
+    best = max(problem.floor, default=problem.entry_bytes)
+    for v in range(len(problem)):
+        around = statement_trap(problem, v, best).members
+        trap = bytearray(len(problem))
+        for u in around:
+            trap[u] = 1
+        best = max(best, pricer.price(v, trap, around, best)[0])
+    return best

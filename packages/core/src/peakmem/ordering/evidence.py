@@ -1,0 +1,337 @@
+"""From evidence to a certificate: writes out the proof of a bound.
+
+The bounds and the walk leave *evidence*: which part of the program, seen from which end, after which precedences and safe
+steps, cannot be completed below a level, and why (a trap, an exhausted search, a cycle). This module turns it into proof
+nodes with flows, in the ids of the original program; see `peakmem.certificate` for the nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from peakmem.ordering.bounds import Births, OutOfTime, Pricer, Trap, forward_trap
+from peakmem.ordering.cuts import Cut, births_of, cheapest_state
+from peakmem.ordering.precedence import Closure, Refutation, Round
+from peakmem.ordering.problem import Problem, State
+
+
+class TooLarge(Exception):
+    """A proof by search would need more nodes than allowed."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Why no order has a peak below ``level``.
+
+    Attributes
+    ----------
+    level : int
+        Bytes.
+    problem : Problem
+        The part in question, mirrored if ``mirrored``, with the arcs of ``rounds``.
+    total : int
+        Statements of the program.
+    waypoint : tuple of int
+        Statements that every order has run before the part begins, as the certificate calls them.
+    mirrored : bool
+    refutation : Refutation or None
+        By precedences, in the part as it is (never mirrored); then the rest is not used.
+    rounds : tuple of Round
+        Precedences that a budget of ``level - 1`` forces, in the part as it is (not mirrored), before a search.
+    steps : tuple of tuple of int
+        Safe moves and jumps from the beginning of the part, in the problem's ids.
+    trap : Trap or None
+        A trap from the state after the steps; None if the search from there was exhausted.
+    entry : bool
+        What is resident at entry is enough.
+    births : list or None
+        `peakmem.cuts.births_of` the problem.
+    """
+
+    level: int
+    problem: Problem
+    total: int
+    waypoint: tuple[int, ...] = ()
+    mirrored: bool = False
+    refutation: Refutation | None = None
+    rounds: tuple[Round, ...] = ()
+    steps: tuple[tuple[int, ...], ...] = ()
+    trap: Trap | None = None
+    entry: bool = False
+    births: Births = None
+
+    @property
+    def weight(self) -> tuple[int, int]:
+        """Lighter proofs come first: traps before searches, few steps and rounds before many."""
+        search = self.trap is None and self.refutation is None and not self.entry
+        return 2 * search + (self.refutation is not None or bool(self.rounds)), sum(map(len, self.steps))
+
+
+class Writer:
+    """Writes the nodes of one proof."""
+
+    def __init__(self, evidence: Evidence, *, node_limit: int = 60_000, deadline: float | None = None) -> None:
+        self.evidence = evidence
+        self.problem = evidence.problem
+        self.node_limit = node_limit
+        self.deadline = deadline
+        self.nodes: list[dict[str, Any]] = []
+        self.names = self._called(self.problem)
+
+    def write(self) -> dict[str, Any]:
+        """The entry of ``proofs``.
+
+        Raises
+        ------
+        TooLarge, OutOfTime
+            When a search would need too many nodes or too long.
+        """
+        evidence = self.evidence
+        if evidence.entry:
+            root = self._add({"kind": "entry"})
+        elif evidence.refutation is not None:
+            root = self._refutation(evidence.refutation)
+        else:
+            root = self._part()
+            if evidence.waypoint:
+                root = self._add({"kind": "waypoint", "state": list(evidence.waypoint), "then": root})
+        root = self._rounds(evidence.rounds, root)
+        if evidence.mirrored:
+            root = self._add({"kind": "reverse", "then": root})
+        return {"lower_bound": evidence.level, "root": root, "nodes": self.nodes}
+
+    def _part(self) -> int:
+        evidence = self.evidence
+        done = [v for step in evidence.steps for v in step]
+        if evidence.trap is None:
+            return self._steps(self._search(done))
+        if done:
+            # Often the steps are not needed: the same trap may be dear enough from the start.
+            rows = self._exits(self.problem, evidence.births, [], evidence.trap)
+            if rows is not None:
+                return self._trap_node(evidence.trap, rows)
+        return self._steps(self._leaf(evidence.trap, done))
+
+    # -- names
+
+    def _called(self, problem: Problem) -> list[int]:
+        """How the certificate calls the statements of a problem: in the mirror image, i is n - 1 - i."""
+        if self.evidence.mirrored:
+            return [self.evidence.total - 1 - v for v in problem.names]
+        return problem.names
+
+    def _flow(self, cut: Cut, problem: Problem, names: Sequence[int]) -> list[list[Any]]:
+        def label(node: Any) -> Any:
+            if isinstance(node, str):
+                return node
+            if isinstance(node, tuple):
+                return f"{node[0]}{problem.buffer_names[node[1]]}"
+            return names[node]
+
+        return [[label(a), label(b), amount] for a, b, amount in cut.flow or ()]
+
+    # -- nodes
+
+    def _add(self, node: dict[str, Any]) -> int:
+        if len(self.nodes) >= self.node_limit:
+            raise TooLarge
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def _leaf(self, trap: Trap, start: Sequence[int]) -> int:
+        rows = self._exits(self.problem, self.evidence.births, start, trap)
+        if rows is None:
+            raise ArithmeticError("a trap lost its level between growing and writing")
+        return self._trap_node(trap, rows)
+
+    def _trap_node(self, trap: Trap, rows: list[dict[str, Any]]) -> int:
+        members = sorted([*self.evidence.waypoint, *(self.names[v] for v in trap.members)])
+        return self._add({"kind": "forward", "trap": members, "exits": rows})
+
+    def _exits(
+        self, problem: Problem, births: Births, start: Sequence[int], trap: Trap
+    ) -> list[dict[str, Any]] | None:
+        """All exits of a trap with their flows; None if one is not dear enough from ``start``."""
+        pricer = Pricer(problem, births)
+        pricer.move_to(start)
+        state = pricer.state
+        names = self._called(problem)
+        rows = []
+        for v in trap.exits:
+            self._check_time()
+            state.advance(pricer.ancestors(v))
+            undecided = [u for u in trap.members if not state.inside[u]]
+            cut = cheapest_state(problem, state, undecided, v, births=births, want_flow=True)
+            state.unwind(pricer.start)
+            if cut.value < self.evidence.level:
+                return None
+            rows.append({"statement": names[v], "flow": self._flow(cut, problem, names)})
+        return rows
+
+    def _entries(self, problem: Problem, trap: Trap) -> dict[str, Any]:
+        """A trap of the mirror image as a backward leaf."""
+        top = len(problem) - 1
+        births = births_of(problem)
+        names = self._called(problem)
+        members = {top - v for v in trap.members}
+        descendants = Closure(problem).descendants
+        state = State(problem)
+        rows = []
+        for v in sorted(top - v for v in trap.exits):
+            self._check_time()
+            state.unwind(0)
+            state.advance(u for u in range(top + 1) if u not in members and u != v)
+            undecided = [u for u in sorted(members) if not descendants[v] >> u & 1]
+            cut = cheapest_state(problem, state, undecided, v, births=births, want_flow=True)
+            if cut.value < self.evidence.level:
+                raise ArithmeticError("a trap lost its level between growing and writing")
+            rows.append({"statement": names[v], "flow": self._flow(cut, problem, names)})
+        total, start = self.evidence.total, len(self.evidence.waypoint) + top + 1
+        outside = [*(names[v] for v in members), *range(start, total)]
+        return {"kind": "backward", "trap": sorted(outside), "entries": rows}
+
+    def _refutation(self, refutation: Refutation) -> int:
+        problem = refutation.problem
+        names = self._called(problem)
+        if refutation.trap is not None and refutation.backward:
+            node = self._entries(problem, refutation.trap)
+        elif refutation.trap is not None:
+            rows = self._exits(problem, births_of(problem), [], refutation.trap)
+            if rows is None:
+                raise ArithmeticError("a trap lost its level between growing and writing")
+            members = sorted([*self.evidence.waypoint, *(names[v] for v in refutation.trap.members)])
+            node = {"kind": "forward", "trap": members, "exits": rows}
+        elif refutation.pair is not None:
+            first, second = (self._refutation(branch) for branch in refutation.branches)
+            pair = [names[v] for v in refutation.pair]
+            node = {"kind": "branch", "pair": pair, "first": first, "second": second}
+        else:
+            node = {"kind": "cycle", "statements": [names[v] for v in refutation.cycle]}
+        return self._rounds(refutation.rounds, self._add(node))
+
+    def _rounds(self, rounds: Sequence[Round], then: int) -> int:
+        for found in reversed(rounds):
+            then = self._add({"kind": "precedence", "arcs": self._arcs(found), "then": then})
+        return then
+
+    def _check_time(self) -> None:
+        if self.deadline is not None and monotonic() > self.deadline:
+            raise OutOfTime
+
+    def _arcs(self, found: Round) -> list[dict[str, Any]]:
+        if self.evidence.mirrored:
+            found = found.reversed()
+        closure = Closure(found.problem)
+        names = self._called(found.problem)
+        rows = []
+        for arc in found.arcs:
+            self._check_time()
+            lower, upper = closure.interval(arc)
+            cut = closure.cut(arc.at, lower, upper, want_flow=True)
+            if cut.value < self.evidence.level:
+                raise ArithmeticError("an arc lost its level between finding and writing")
+            rows.append(
+                {
+                    "before": names[arc.before],
+                    "after": names[arc.after],
+                    "at": names[arc.at],
+                    "flow": self._flow(cut, found.problem, names),
+                }
+            )
+        return rows
+
+    def _steps(self, then: int) -> int:
+        """Moves and jumps, last first, in front of ``then``."""
+        state = State(self.problem)
+        flows: list[list[list[Any]] | None] = []
+        for step in self.evidence.steps:
+            if len(step) == 1 and state.step(step[0])[1] <= 0:
+                flows.append(None)
+                state.advance(step)
+                continue
+            cut = cheapest_state(
+                self.problem, state, sorted(step), None, births=self.evidence.births, want_flow=True
+            )
+            state.advance(step)
+            if cut.value < state.rest:
+                raise ArithmeticError("a jump does not lead to a state of least rest")
+            flows.append(self._flow(cut, self.problem, self.names))
+        for step, flow in zip(reversed(self.evidence.steps), reversed(flows)):
+            path = [self.names[v] for v in step]
+            if flow is None:
+                then = self._add({"kind": "move", "statement": path[0], "then": then})
+            else:
+                then = self._add({"kind": "jump", "path": path, "flow": flow, "then": then})
+        return then
+
+    # -- search
+
+    def _search(self, start: Sequence[int]) -> int:
+        """Refute the budget from a state by trying every statement, with traps where they end a branch."""
+        problem, budget = self.problem, self.evidence.level - 1
+        state = State(problem)
+        state.advance(start)
+        pricer = Pricer(problem, self.evidence.births)
+        done: dict[int, int] = {}
+        mask = 0
+        # Frames: depth and mask on opening, safe moves taken since the parent, children so far, still to be tried.
+        frames: list[tuple[int, int, list[int], dict[str, int | None], list[int]]] = []
+        while True:
+            moves: list[int] = []
+            moved = True
+            while moved:
+                moved = False
+                for v in list(state.ready):
+                    mem, change = state.step(v)
+                    if mem <= budget and change <= 0:
+                        state.push(v)
+                        mask |= 1 << v
+                        moves.append(v)
+                        moved = True
+            if len(state.path) == len(problem):
+                raise ArithmeticError("the search to be written out found an order within the refuted budget")
+            result = done.get(mask)
+            if result is None:
+                trap = self._try_trap(state, pricer, budget)
+                if trap.exits:
+                    result = done[mask] = self._leaf(trap, list(state.path))
+            if result is None:
+                children: dict[str, int | None] = {}
+                todo = []
+                for v in sorted(state.ready, reverse=True):
+                    if state.mem(v) > budget:
+                        children[str(self.names[v])] = None
+                    else:
+                        todo.append(v)
+                frames.append((len(state.path), mask, moves, children, todo))
+            else:
+                result = self._moves(moves, result)
+            while frames:
+                depth, here, moves, children, todo = frames[-1]
+                state.unwind(depth)
+                if result is not None:
+                    children[str(self.names[todo.pop()])] = result
+                    result = None
+                if todo:
+                    mask = here | 1 << todo[-1]
+                    state.push(todo[-1])
+                    break
+                frames.pop()
+                done[here] = self._add({"kind": "expand", "children": children})
+                result = self._moves(moves, done[here])
+            else:
+                assert result is not None
+                return result
+
+    def _moves(self, moves: Sequence[int], then: int) -> int:
+        for v in reversed(moves):
+            then = self._add({"kind": "move", "statement": self.names[v], "then": then})
+        return then
+
+    def _try_trap(self, state: State, pricer: Pricer, budget: int) -> Trap:
+        return forward_trap(
+            self.problem, budget, state=state, pricer=pricer, raising=False, limit=300, deadline=self.deadline
+        )

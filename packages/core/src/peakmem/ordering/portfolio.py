@@ -1,0 +1,256 @@
+"""Ordering a program without regard to its bodies: parts, evidence, the best order of each part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from peakmem.ordering.beam import beam
+from peakmem.ordering.bounds import Births, OutOfTime, Trap, forward_trap, statement_trap
+from peakmem.ordering.closest import closest
+from peakmem.ordering.cuts import births_of
+from peakmem.ordering.evidence import Evidence
+from peakmem.ordering.greedy import least_growth, post_order
+from peakmem.ordering.precedence import propagate
+from peakmem.ordering.problem import Problem, waypoints
+from peakmem.ordering.rules import ALL, Rules
+from peakmem.ordering.walk import descend
+from peakmem.system.progress import Progress
+
+EFFORTS = 5
+"""Rounds of the portfolio; each searches ten times as long as the one before."""
+
+BEAMS = {1: 16, 2: 64, 3: 256}
+"""Width of the beam search that follows a round."""
+
+LARGE = 1000
+"""Statements of a part on which a trap from the very start has to wait."""
+
+BRANCHING = {2: 3, 3: 6, 4: 10}
+"""Levels of branching on precedences in a round."""
+
+
+@dataclass
+class Part:
+    """A part between two waypoints, and what is known about it."""
+
+    problem: Problem
+    before: int
+    after: int
+    given: int
+    best: list[int]
+    peak: int
+    births: Births = None
+    mirror: Problem | None = None
+    mirror_births: Births = None
+
+    def side(self, mirrored: bool) -> tuple[Problem, Births]:
+        """The part or its mirror image, with its births."""
+        if self.mirror is None:
+            self.mirror = self.problem.reversed()
+            self.births, self.mirror_births = births_of(self.problem), births_of(self.mirror)
+        return (self.mirror, self.mirror_births) if mirrored else (self.problem, self.births)
+
+
+@dataclass
+class Flat:
+    """Outcome for one program: the order, the bound and the evidence for it, best and lightest first."""
+
+    order: list[int]
+    peak: int
+    bound: int
+    evidence: list[Evidence]
+
+
+class Solver:
+    """Orders one `Problem`; anytime."""
+
+    def __init__(
+        self, problem: Problem, deadline: float | None = None, progress: Progress | None = None, rules: Rules = ALL
+    ) -> None:
+        self.problem = problem
+        self.deadline = deadline
+        self.progress = progress
+        self.rules = rules
+        self._sides = (False, True) if rules.mirror else (False,)
+        n = len(problem)
+        start, end = problem.entry_bytes, problem.exit_bytes
+        self.bound = max(start, end)
+        self.evidence = [Evidence(self.bound, problem, n, mirrored=end > start, entry=True)]
+        cuts = waypoints(problem) if rules.waypoints else sorted({0, n})
+        self.parts: list[Part] = []
+        for k, part in enumerate(problem.parts(cuts)):
+            given = part.order_peak(range(len(part)))
+            self.parts.append(Part(part, cuts[k], n - cuts[k + 1], given, list(range(len(part))), given))
+        if self.parts:
+            hot = max(self.parts, key=lambda p: max(p.problem.floor))
+            floor = max(hot.problem.floor)
+            if floor > self.bound:
+                trap = statement_trap(hot.problem, hot.problem.floor.index(floor), floor)
+                self._raise(hot, False, floor, trap=trap)
+
+    @property
+    def peak(self) -> int:
+        return max((part.peak for part in self.parts), default=self.problem.entry_bytes)
+
+    def run(self) -> bool:
+        """Improve until bound and peak meet; False when the time was up or the efforts ended before."""
+        for mirrored in self._sides:
+            for part in self._open():
+                for rule in (least_growth, post_order):
+                    self._improve(part, mirrored, rule(part.side(mirrored)[0]))
+        for effort in range(EFFORTS):
+            for mirrored in self._sides:
+                for part in self._open():
+                    self._walk(part, mirrored, effort)
+            if self.rules.beam and effort in BEAMS:
+                for part in self._open():
+                    self._beam(part, BEAMS[effort])
+            if self.rules.precedence and effort >= 1:
+                for part in self._open():
+                    self._propagate(part, effort)
+            if self.peak <= self.bound or self._late():
+                break
+        return self.peak <= self.bound
+
+    def _open(self) -> list[Part]:
+        """Parts whose best peak exceeds the bound, worst first; none when the time is up."""
+        if self._late():
+            return []
+        return sorted((p for p in self.parts if p.peak > self.bound), key=lambda p: -p.peak)
+
+    def _late(self) -> bool:
+        return self.deadline is not None and monotonic() > self.deadline
+
+    # -- what is tried on a part
+
+    def _walk(self, part: Part, mirrored: bool, effort: int) -> None:
+        problem, births = part.side(mirrored)
+        if self.rules.start_traps and effort == (0 if len(problem) <= LARGE else 2):
+            # A trap from the very start makes the smallest certificate. It prices exits against all that came before,
+            # where the walk takes its start along: on a large part the walk goes first.
+            try:
+                trap = forward_trap(problem, self.bound, births=births, deadline=self.deadline, rules=self.rules)
+            except OutOfTime:
+                return
+            if trap.exits:
+                self._raise(part, mirrored, trap.level, trap=trap, births=births)
+            if part.peak <= self.bound:
+                return
+        walk = descend(
+            problem,
+            self.bound,
+            ceiling=part.peak - 1,
+            effort=effort,
+            deadline=self.deadline,
+            births=births,
+            rules=self.rules,
+        )
+        if walk.stop is not None and walk.bound > self.bound:
+            self._raise(part, mirrored, walk.bound, steps=walk.stop.steps, trap=walk.stop.trap, births=births)
+        if walk.order:
+            self._improve(part, mirrored, walk.order)
+
+    def _beam(self, part: Part, width: int) -> None:
+        for mirrored in self._sides:
+            while part.peak > self.bound:
+                order = beam(part.side(mirrored)[0], width, part.peak - 1, self.deadline)
+                if not order or not self._improve(part, mirrored, order):
+                    break
+
+    def _propagate(self, part: Part, effort: int) -> None:
+        """Try to refute ``part.peak - 1``, or find an order within it, with the precedences that it forces."""
+        budget = part.peak - 1
+        try:
+            found = propagate(
+                part.problem,
+                budget,
+                wanted=8 * 4 ** (effort - 1),
+                depth=BRANCHING.get(effort, 0),
+                deadline=self.deadline,
+                rules=self.rules,
+            )
+        except OutOfTime:
+            return
+        if found.refutation is not None:
+            self._raise(part, False, part.peak, refutation=found.refutation)
+            return
+        if not found.rounds:
+            return
+        for mirrored in self._sides:
+            problem = found.problem.reversed() if mirrored else found.problem
+            births = births_of(problem)
+            walk = descend(
+                problem,
+                budget,
+                ceiling=budget,
+                effort=effort,
+                deadline=self.deadline,
+                births=births,
+                rules=self.rules,
+            )
+            if walk.stop is not None:
+                trap = walk.stop.trap
+                self._raise(
+                    part,
+                    mirrored,
+                    part.peak,
+                    problem=problem,
+                    rounds=found.rounds,
+                    steps=walk.stop.steps,
+                    trap=trap and Trap(part.peak, trap.members, trap.exits, cuts=trap.cuts),
+                    births=births,
+                )
+                return
+            if walk.order:
+                order = [problem.names[v] - part.before for v in walk.order]
+                self._improve(part, False, order[::-1] if mirrored else order)
+                return
+
+    # -- what comes of it
+
+    def _raise(
+        self, part: Part, mirrored: bool, level: int, *, problem: Problem | None = None, **why: object
+    ) -> None:
+        if level <= self.bound:
+            return
+        self.bound = level
+        self.evidence.append(
+            Evidence(
+                level,
+                part.side(mirrored)[0] if problem is None else problem,
+                len(self.problem),
+                tuple(range(part.after if mirrored else part.before)),
+                mirrored,
+                **why,  # type: ignore[arg-type]
+            )
+        )
+        self._say()
+
+    def _improve(self, part: Part, mirrored: bool, order: Sequence[int]) -> bool:
+        n = len(part.problem)
+        order = [n - 1 - v for v in reversed(order)] if mirrored else list(order)
+        peak = part.problem.order_peak(order)
+        if peak >= part.peak:
+            return False
+        part.best, part.peak = order, peak
+        self._say()
+        return True
+
+    def _say(self) -> None:
+        if self.progress is not None:
+            self.progress(f"ordering: lower bound {self.bound:,} B, best peak {self.peak:,} B")
+
+    def result(self) -> Flat:
+        """The best order, with every part that need not change left as given."""
+        peak = self.peak
+        order: list[int] = []
+        for part in self.parts:
+            if part.given <= peak:
+                local: Sequence[int] = range(len(part.problem))
+            else:
+                local = closest(part.problem, part.best, peak, self.deadline)
+            order.extend(part.before + v for v in local)
+        # A swap towards the given order may lower the peak by the way.
+        return Flat(order, self.problem.order_peak(order), self.bound, sorted(self.evidence, key=lambda e: (-e.level, e.weight)))

@@ -1,0 +1,278 @@
+"""The budgeted pass: walk through a problem at the least budget that the bounds allow.
+
+The walk keeps a state ``S`` and a budget. While it can, it takes *safe moves* and *safe jumps*, which keep the
+feasibility of the budget (and of every higher one); between them it searches depth-first for the next jump. Where a
+forward trap from ``S``, or the exhausted search, shows that the budget cannot be kept, the budget rises to the proved
+price. If no rise was a guess, the final budget is at once a lower bound and the peak of the order walked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import monotonic
+
+from peakmem.ordering.bounds import Births, OutOfTime, Pricer, Trap, forward_trap
+from peakmem.ordering.cuts import cheapest_state
+from peakmem.ordering.problem import Problem, State
+from peakmem.ordering.rules import ALL, Rules
+
+PATIENCE = 200
+"""States searched below one state before a trap is tried there."""
+
+WIDTH = 50
+"""Ready statements looked at per state, on average, before a search gives up."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why no order stays below ``level``.
+
+    Attributes
+    ----------
+    level : int
+        Bytes.
+    steps : tuple of tuple of int
+        Safe moves (one statement) and safe jumps (several) from the empty state.
+    trap : Trap or None
+        The trap that closed after these steps; None when the search from there was exhausted.
+    """
+
+    level: int
+    steps: tuple[tuple[int, ...], ...]
+    trap: Trap | None
+
+
+@dataclass
+class Walk:
+    """Result of a pass.
+
+    Attributes
+    ----------
+    order : list of int
+        Complete, or empty if the pass was given up.
+    peak : int
+        Peak of the order, bytes.
+    bound : int
+        Proved lower bound, bytes.
+    stop : Stop or None
+        The last proof that raised the bound.
+    guesses : int
+        Rises of the budget that were not proved.
+    nodes, cuts : int
+        States searched, minimum cuts computed.
+    """
+
+    order: list[int] = field(default_factory=list)
+    peak: int = 0
+    bound: int = 0
+    stop: Stop | None = None
+    guesses: int = 0
+    nodes: int = 0
+    cuts: int = 0
+
+
+FOUND, EXHAUSTED, GAVE_UP = range(3)
+
+
+def descend(
+    problem: Problem,
+    level: int,
+    *,
+    ceiling: int | None = None,
+    effort: int = 3,
+    deadline: float | None = None,
+    births: Births = None,
+    rules: Rules = ALL,
+) -> Walk:
+    """Walk through ``problem`` at the least budget.
+
+    Parameters
+    ----------
+    problem : Problem
+    level : int
+        Proved lower bound to begin with, bytes.
+    ceiling : int, optional
+        Give up when the budget would exceed it: no better order is to be had here.
+    effort : int
+        How often the search may grow tenfold before the budget rises by a guess.
+    deadline : float, optional
+        A `time.monotonic` value; past it the walk is returned as it is, without an order.
+    births : list, optional
+        `peakmem.cuts.births_of` the problem.
+    """
+    return _Pass(problem, births, deadline, rules).run(level, ceiling, effort)
+
+
+class _Pass:
+    def __init__(self, problem: Problem, births: Births, deadline: float | None, rules: Rules) -> None:
+        self.problem = problem
+        self.births = births
+        self.deadline = deadline
+        self.rules = rules
+        self.state = State(problem)
+        self.pricer = Pricer(problem, births, rules)
+        self.nodes = 0
+        self.cuts = 0
+        self.blocked = 0
+        """Least memory of a statement that the last search could not afford."""
+
+    def run(self, level: int, ceiling: int | None, effort: int) -> Walk:
+        walk = Walk(bound=level)
+        state, n = self.state, len(self.problem)
+        budget = level
+        steps: list[tuple[int, ...]] = []
+        try:
+            while len(state.path) < n:
+                if self.deadline is not None and monotonic() > self.deadline:
+                    raise OutOfTime
+                if self.rules.safe_moves:
+                    self._take_safe_moves(budget, steps)
+                    if len(state.path) == n:
+                        break
+                origin = len(state.path)
+                limit, window = 60, 100
+                for attempt in range(effort + 1):
+                    outcome = self._search(budget, limit, attempt > 0)
+                    if outcome == FOUND:
+                        steps.append(tuple(state.path[origin:]))
+                        break
+                    if outcome == EXHAUSTED:
+                        budget = self.blocked
+                        if not walk.guesses:
+                            walk.bound, walk.stop = budget, Stop(budget, tuple(steps), None)
+                        break
+                    trap = self._trap(budget, window)
+                    if trap.exits:
+                        budget = trap.level
+                        if not walk.guesses:
+                            walk.bound, walk.stop = budget, Stop(budget, tuple(steps), trap)
+                        break
+                    limit, window = limit * 10, window * 4
+                else:
+                    budget = self.blocked
+                    walk.guesses += 1
+                if ceiling is not None and budget > ceiling:
+                    return walk
+        except OutOfTime:
+            return walk
+        finally:
+            walk.nodes, walk.cuts = self.nodes, self.cuts + self.pricer.cuts
+        walk.order = list(state.path)
+        walk.peak = self.problem.order_peak(walk.order)
+        return walk
+
+    def _trap(self, budget: int, window: int) -> Trap:
+        return forward_trap(
+            self.problem,
+            budget,
+            state=self.state,
+            pricer=self.pricer,
+            raising=False,
+            limit=window,
+            deadline=self.deadline,
+            rules=self.rules,
+        )
+
+    def _take_safe_moves(self, budget: int, steps: list[tuple[int, ...]]) -> None:
+        state, succs = self.state, self.problem.succs
+        todo = list(state.ready)
+        while todo:
+            moved = False
+            while todo:
+                v = todo.pop()
+                if v not in state.ready:
+                    continue
+                mem, change = state.step(v)
+                if change <= 0 and mem <= budget:
+                    state.push(v)
+                    steps.append((v,))
+                    todo.extend(w for w in succs[v] if w in state.ready)
+                    moved = True
+            if moved:  # what was too dear or too large before may fit now
+                todo = list(state.ready)
+
+    def _search(self, budget: int, limit: int, patient: bool) -> int:
+        """Depth-first for the next safe jump; leaves ``state`` at its end (FOUND) or where it was."""
+        problem, state, rules = self.problem, self.state, self.rules
+        n = len(problem)
+        origin = len(state.path)
+        rest = state.rest if rules.safe_jumps else -1
+        blocked = 1 << 62
+        bit: dict[int, int] = {}
+        seen: set[int] = set()
+        mask = 0
+        nodes = work = 0
+        # Frames: depth to unwind to, mask there, children not yet tried, states searched when it was opened.
+        frames: list[tuple[int, int, list[int], int]] = []
+
+        def take(v: int) -> None:
+            nonlocal mask
+            state.push(v)
+            b = bit.get(v)
+            if b is None:
+                b = bit[v] = 1 << len(bit)
+            mask |= b
+
+        try:
+            while True:
+                moved = rules.safe_moves
+                while moved and (state.rest > rest or not mask):
+                    moved = False
+                    for v in list(state.ready):
+                        mem, change = state.step(v)
+                        if mem <= budget and change <= 0:
+                            take(v)
+                            moved = True
+                            if state.rest <= rest:
+                                break
+                if len(state.path) == n or (mask and state.rest <= rest and self._least(origin)):
+                    return FOUND
+                if mask not in seen:
+                    if rules.memo:
+                        seen.add(mask)
+                    nodes += 1
+                    work += len(state.ready)
+                    if nodes >= limit or work > WIDTH * limit:
+                        self.blocked = blocked
+                        state.unwind(origin)
+                        return GAVE_UP
+                    if self.deadline is not None and not nodes & 63 and monotonic() > self.deadline:
+                        raise OutOfTime
+                    children = []
+                    for v in state.ready:
+                        mem, change = state.step(v)
+                        if mem <= budget:
+                            children.append((change, mem, v))
+                        elif mem < blocked:
+                            blocked = mem
+                    children.sort(reverse=True)
+                    frames.append((len(state.path), mask, [v for _, _, v in children], nodes))
+                while frames:
+                    depth, mask, todo, opened = frames[-1]
+                    state.unwind(depth)
+                    if patient and rules.search_traps and todo and nodes - opened > PATIENCE:
+                        frames[-1] = (depth, mask, todo, 1 << 60)
+                        trap = self._trap(budget, 400)
+                        if trap.exits:
+                            blocked = min(blocked, trap.level)
+                            todo.clear()
+                    if todo:
+                        take(todo.pop())
+                        break
+                    frames.pop()
+                else:
+                    self.blocked = blocked
+                    return EXHAUSTED
+        finally:
+            self.nodes += nodes
+
+    def _least(self, origin: int) -> bool:
+        """Whether the state has the least rest of all down-sets between where the search began and itself."""
+        state = self.state
+        steps = state.path[origin:]
+        here = state.rest
+        state.unwind(origin)
+        self.cuts += 1
+        cut = cheapest_state(self.problem, state, sorted(steps), None, births=self.births)
+        state.advance(steps)
+        return cut.value >= here

@@ -1,0 +1,1 @@
+"""What touches the machine: files, sizes, child processes, native helpers, progress."""

@@ -1,0 +1,1 @@
+"""Longer programs that compute the same bits in less memory."""

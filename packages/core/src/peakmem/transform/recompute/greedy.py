@@ -1,0 +1,178 @@
+"""A fast heuristic: lower the worst moment, again and again, by the rerun that buys most bytes per MAC."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from peakmem.transform.recompute.plan import Rerun, Trace, allowed, cost_of, trace
+from peakmem.transform.recompute.problem import Problem
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+TRIES = 12
+"""How many of the most promising moves are simulated before the heuristic gives up."""
+
+
+def greedy(
+    problem: Problem, target: int, *, start: Sequence[Rerun] = (), deadline: float | None = None
+) -> list[Rerun] | None:
+    """Reruns that reach ``target``, or None if the heuristic gets stuck or the ``deadline`` passes.
+
+    At the worst moment, each resident value that is idle there and can be made again is a candidate: it is dropped
+    after its last read and rerun right before its next one, once with the sources kept and once with dead sources
+    rerun as well. The choice maximizes the reduction of the bytes above the target, summed over time, per MAC; moves
+    are ranked by an estimate and the best is simulated.
+    """
+    reruns = list(start)
+    now = trace(problem, reruns)
+    while now.peak > target:
+        over = sum(b - target for b in now.bytes_at if b > target)
+        view = _View(problem, reruns, now, target)
+        found = []
+        for move in view.moves():
+            if deadline is not None and time.monotonic() > deadline:
+                return None
+            found.append(move)
+        ranked = sorted(found, key=lambda move: (move.score, move.event, move.units))
+        for move in ranked[:TRIES]:
+            if deadline is not None and time.monotonic() > deadline:
+                return None
+            at = now.block[move.event]
+            gap = now.base_step[move.event]
+            if at < 0:
+                at = sum(1 for g, _ in reruns if g <= gap)
+            attempt = [*reruns[:at], *((gap, u) for u in move.units), *reruns[at:]]
+            if not allowed(problem, attempt):
+                continue
+            then = trace(problem, attempt)
+            if sum(b - target for b in then.bytes_at if b > target) < over:
+                reruns, now = attempt, then
+                break
+        else:
+            return None
+    return reruns
+
+
+@dataclass(frozen=True)
+class _Move:
+    score: float
+    event: int
+    units: tuple[int, ...]
+
+
+class _View:
+    """One plan's memory over time, and estimates of what a rerun would change."""
+
+    def __init__(self, problem: Problem, reruns: Sequence[Rerun], now: Trace, target: int) -> None:
+        import numpy as np
+
+        self.problem, self.now, self.target = problem, now, target
+        self.sizes = [b.size for b in problem.program.buffers]
+        self.worst = now.bytes_at.index(now.peak)
+        self.memory: NDArray[np.int64] = np.array(now.bytes_at, dtype=np.int64)
+        events = len(now.statements)
+        change = [0] * (events + 2)  # what rests between event e - 1 and event e
+        self.newest: dict[int, list[int]] = {}  # buffer -> its instances in order of birth
+        for i, (b, first, last) in enumerate(now.instances):
+            if last >= 0 or first < 0:
+                self.newest.setdefault(b, []).append(i)
+            if first < last:
+                change[first + 1] += self.sizes[b]
+                change[min(last, events) + 1] -= self.sizes[b]
+        self.resting = change
+        total = 0
+        for e in range(events + 1):
+            total += change[e]
+            change[e] = total
+        self.spent = cost_of(problem, reruns)
+        self.runs: dict[int, int] = {}
+        for _, u in reruns:
+            group = problem.units[u].group
+            self.runs[group] = self.runs.get(group, 0) + 1
+
+    def moves(self) -> Iterator[_Move]:
+        """All moves that promise a gain."""
+        problem, now, worst = self.problem, self.now, self.worst
+        idle: dict[int, int] = {}
+        for i, (b, first, last) in enumerate(now.instances):
+            if first <= worst < last < len(now.statements) and i not in now.touches[worst] and b in problem.units_of:
+                idle[i] = b
+        before: dict[int, int] = {i: now.instances[i][1] for i in idle}
+        for event in range(worst):
+            for i in now.touches[event]:
+                if i in idle:
+                    before[i] = event
+        after: dict[int, int] = {}
+        for event in range(worst + 1, len(now.touches)):
+            for i in now.touches[event]:
+                if i in idle:
+                    after.setdefault(i, event)
+        for i, event in after.items():
+            gap = now.base_step[event]
+            u = problem.unit_at(idle[i], gap)
+            if u is None or self.runs.get(problem.units[u].group, 0) + 1 >= problem.cap:
+                continue
+            chain = self.chain(u, gap, event)
+            for units in dict.fromkeys([(u,), chain]):
+                score = self.score(idle[i], before[i], event, units)
+                if score is not None:
+                    yield _Move(score, event, units)
+
+    def instance(self, b: int, event: int) -> int | None:
+        """The copy of ``b`` that a rerun right before ``event`` would read."""
+        found = None
+        for i in self.newest.get(b, ()):
+            if self.now.instances[i][1] < event:
+                found = i
+        return found
+
+    def chain(self, unit: int, gap: int, event: int) -> tuple[int, ...]:
+        """``unit`` and, before it, all units whose results it needs and that are no longer resident."""
+        wanted, stack = {unit}, [unit]
+        while stack:
+            for b in self.problem.units[stack.pop()].sources:
+                u = self.problem.unit_at(b, gap)
+                i = self.instance(b, event)
+                if u is not None and u not in wanted and (i is None or self.now.instances[i][2] < event):
+                    wanted.add(u)
+                    stack.append(u)
+        return tuple(sorted(wanted))
+
+    def score(self, dropped: int, since: int, event: int, units: Sequence[int]) -> float | None:
+        """MACs per byte above the target saved, estimated; None without a gain."""
+        import numpy as np
+
+        problem, target = self.problem, self.target
+        price = sum(problem.units[u].cost for u in units)
+        if problem.max_extra_macs is not None and self.spent + price > problem.max_extra_macs:
+            return None
+        made = {b for u in units for b in problem.units[u].delivers}
+        low = since + 1
+        kept: list[tuple[int, int]] = []
+        for b in {b for u in units for b in problem.units[u].sources} - made:
+            i = self.instance(b, event)
+            if i is None:
+                return None
+            last = self.now.instances[i][2]
+            if last < event:
+                kept.append((last + 1, self.sizes[b]))
+                low = min(low, last + 1)
+        part = self.memory[low:event].copy()
+        over = int(np.maximum(part - target, 0).sum())
+        part[since + 1 - low :] -= self.sizes[dropped]
+        for start, size in kept:
+            part[start - low :] += size
+        then = int(np.maximum(part - target, 0).sum())
+        resting = self.resting[event] - self.sizes[dropped] + sum(size for _, size in kept)
+        last_reader = {b: k for k, u in enumerate(units) for b in problem.units[u].sources if b in made}
+        for k, u in enumerate(units):
+            then += max(0, resting + problem.units[u].charge - target)
+            resting += sum(self.sizes[b] for b in problem.units[u].delivers if b in last_reader or k == len(units) - 1)
+            resting -= sum(self.sizes[b] for b, reader in last_reader.items() if reader == k)
+        gain = over - then
+        return (price + 1) / gain if gain > 0 else None

@@ -1,0 +1,241 @@
+"""Exact dynamic programming on a tree decomposition of the retention graph.
+
+Variables are eliminated one after the other; eliminating one joins all that meet it in a constraint, in one table. Two
+orders are tried: along time, which carries the values present from one event to the next (a path decomposition, the
+frontier), and one from a min-fill tree decomposition (networkx). The narrower one is used. Work and memory grow with
+``2 ** width``, and only linearly with the length of the program.
+
+Source: bucket elimination (Dechter 1999); min-fill as in `networkx.algorithms.approximation.treewidth_min_fill_in`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from peakmem.transform.recompute.milp import Answer
+from peakmem.transform.recompute.retention import Retention
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+LARGEST_TABLE = 2**18
+"""Entries of the largest table; a wider problem is left to another solver."""
+
+MOST_VARIABLES = 400
+"""More than this, and min-fill is not tried: its heuristic is cubic."""
+
+EXACT = 2**53
+"""Prices are added as floating-point numbers, exactly as long as they sum to less."""
+
+
+@dataclass(frozen=True)
+class _Factor:
+    scope: tuple[int, ...]
+    table: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Elimination:
+    """An order of the variables and how wide its tables are.
+
+    Attributes
+    ----------
+    order : tuple of int
+    width : int
+        Most variables in one table, less one: the width of the decomposition.
+    table : int
+        Entries of the largest table.
+    kind : {"time", "min-fill"}
+    """
+
+    order: tuple[int, ...]
+    width: int
+    table: int
+    kind: str
+
+
+def scopes_of(model: Retention) -> tuple[list[int], list[tuple[int, ...]]]:
+    """Domain sizes of all variables (counters included, after the model's own), and what meets in a constraint.
+
+    The cap would join all reruns of a unit. It is carried along time instead: a counter after each rerun variable
+    meets only that variable and the counter before it.
+    """
+    domains = [2] * model.size
+    scopes = [tuple(sorted({x for _, x in row.terms})) for row in model.rows if row.terms]
+    for runs in model.runs.values():
+        if len(runs) >= model.problem.cap:
+            before: int | None = None
+            for x in runs:
+                domains.append(model.problem.cap)
+                scopes.append((x, len(domains) - 1) if before is None else (x, before, len(domains) - 1))
+                before = len(domains) - 1
+    return domains, scopes
+
+
+def eliminations(model: Retention, *, min_fill: bool = True) -> list[Elimination]:
+    """Both orders with their widths, the narrower first."""
+    domains, scopes = scopes_of(model)
+    found = [_measure(domains, scopes, _along_time(model, domains), "time")]
+    if min_fill and len(domains) <= MOST_VARIABLES:
+        found.append(_measure(domains, scopes, _min_fill(domains, scopes), "min-fill"))
+    return sorted(found, key=lambda e: (e.table, e.width))
+
+
+def solve_treewidth(model: Retention, *, budget: int | None, largest_table: int = LARGEST_TABLE) -> Answer | None:
+    """Least MACs, or None if the tables would exceed ``largest_table`` entries."""
+    if any(not row.terms and row.bound < 0 for row in model.rows):
+        return Answer(None, None, True)
+    if sum(model.prices) >= EXACT:
+        return None
+    domains, scopes = scopes_of(model)
+    if any(prod(domains[x] for x in s) > largest_table for s in scopes):
+        return None
+    best = _measure(domains, scopes, _along_time(model, domains), "time", largest_table)
+    if best.table > 2**12 and len(domains) <= MOST_VARIABLES:
+        best = min(best, _measure(domains, scopes, _min_fill(domains, scopes), "min-fill"), key=lambda e: e.table)
+    if best.table > largest_table:
+        return None
+    values, cost = _eliminate(domains, _factors(model, domains), best.order)
+    if values is None or (budget is not None and cost > budget):
+        return Answer(None, None, True, best.width)
+    return Answer(tuple(values[: model.size]), cost, True, best.width)
+
+
+def _along_time(model: Retention, domains: Sequence[int]) -> tuple[int, ...]:
+    """The model's variables as they were made, each counter right after its rerun variable."""
+    after: dict[int, int] = {}
+    counter = model.size
+    for runs in model.runs.values():
+        if len(runs) >= model.problem.cap:
+            for x in runs:
+                after[x] = counter
+                counter += 1
+    order = []
+    for x in range(model.size):
+        order.append(x)
+        if x in after:
+            order.append(after[x])
+    # A counter must outlive its successor's table; eliminating in this order keeps one counter per unit alive.
+    return tuple(order)
+
+
+def _min_fill(domains: Sequence[int], scopes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """An elimination order that a min-fill tree decomposition allows: leaves first."""
+    import networkx as nx
+    from networkx.algorithms.approximation import treewidth_min_fill_in
+
+    graph: Any = nx.Graph()
+    graph.add_nodes_from(range(len(domains)))
+    for scope in scopes:
+        graph.add_edges_from((a, b) for i, a in enumerate(scope) for b in scope[i + 1 :])
+    order: list[int] = []
+    for component in sorted(nx.connected_components(graph), key=min):
+        if len(component) == 1:
+            order.extend(component)
+            continue
+        _, tree = treewidth_min_fill_in(graph.subgraph(sorted(component)))
+        root = max(tree.nodes, key=lambda bag: (len(bag), sorted(bag)))
+        placed: set[int] = set()
+        parents = dict(nx.bfs_predecessors(tree, root))
+        for bag in reversed([root, *parents]):
+            above = parents.get(bag, frozenset())
+            private = sorted(set(bag) - set(above) - placed)
+            placed.update(private)
+            order.extend(private)
+    return tuple(order)
+
+
+def _measure(
+    domains: Sequence[int], scopes: Sequence[tuple[int, ...]], order: Sequence[int], kind: str, limit: int | None = None
+) -> Elimination:
+    neighbours: list[set[int]] = [set() for _ in domains]
+    for scope in scopes:
+        for x in scope:
+            neighbours[x].update(scope)
+    width, table = 0, 1
+    for x in order:
+        met = neighbours[x] - {x}
+        width = max(width, len(met))
+        table = max(table, domains[x] * prod(domains[y] for y in met))
+        if limit is not None and table > limit:
+            break
+        for y in met:
+            neighbours[y] |= met
+            neighbours[y].discard(x)
+    return Elimination(tuple(order), width, table, kind)
+
+
+def _factors(model: Retention, domains: Sequence[int]) -> list[_Factor]:
+    import numpy as np
+
+    factors = [
+        _Factor((x,), np.array([0.0, float(p)])) for x, p in enumerate(model.prices) if p
+    ]
+    for row in model.rows:
+        if row.terms:
+            coefficients: dict[int, int] = {}
+            for a, x in row.terms:
+                coefficients[x] = coefficients.get(x, 0) + a
+            scope = tuple(sorted(coefficients))
+            total = np.zeros((1,) * len(scope), dtype=np.int64)
+            for axis, x in enumerate(scope):
+                shape = [1] * len(scope)
+                shape[axis] = 2
+                total = total + np.array([0, coefficients[x]], dtype=np.int64).reshape(shape)
+            factors.append(_Factor(scope, np.where(total <= row.bound, 0.0, np.inf)))
+    cap, counter = model.problem.cap, model.size
+    for runs in model.runs.values():
+        if len(runs) >= cap:
+            for j, x in enumerate(runs):
+                if j == 0:
+                    first = np.full((2, cap), np.inf)
+                    for r in range(2):
+                        if r < cap:
+                            first[r, r] = 0.0
+                    factors.append(_Factor((x, counter), first))
+                else:
+                    step = np.full((2, cap, cap), np.inf)
+                    for r in range(2):
+                        for c in range(cap - r):
+                            step[r, c, c + r] = 0.0
+                    factors.append(_Factor((x, counter - 1, counter), step))
+                counter += 1
+    return factors
+
+
+def _eliminate(
+    domains: Sequence[int], factors: Sequence[_Factor], order: Sequence[int]
+) -> tuple[list[int] | None, int]:
+    import numpy as np
+
+    rank = {x: i for i, x in enumerate(order)}
+    buckets: list[list[_Factor]] = [[] for _ in order]
+    for f in factors:
+        buckets[min(rank[x] for x in f.scope)].append(f)
+    constant = 0.0
+    choices: list[tuple[int, tuple[int, ...], NDArray[np.intp]]] = []
+    for i, x in enumerate(order):
+        rest = tuple(sorted({y for f in buckets[i] for y in f.scope} - {x}))
+        scope = (x, *rest)
+        table = np.zeros(tuple(domains[y] for y in scope))
+        for f in buckets[i]:
+            axes = sorted(range(len(f.scope)), key=lambda k: scope.index(f.scope[k]))
+            ordered = [f.scope[k] for k in axes]
+            shape = [domains[y] if y in ordered else 1 for y in scope]
+            table = table + f.table.transpose(axes).reshape(shape)
+        choices.append((x, rest, table.argmin(axis=0)))
+        least = table.min(axis=0)
+        if rest:
+            buckets[min(rank[y] for y in rest)].append(_Factor(rest, least))
+        else:
+            constant += float(least)
+    if constant == np.inf:
+        return None, 0
+    values = [0] * len(domains)
+    for x, rest, choice in reversed(choices):
+        values[x] = int(choice[tuple(values[y] for y in rest)])
+    return values, round(constant)
