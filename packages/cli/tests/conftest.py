@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-from peakmem import frontend as contract
-from peakmem.frontends import Option, RuntimeStatus, Verification
+from peakmem.frontends import Frontend, Option, RuntimeStatus, Verification, registry
 from peakmem.frontends.programfile import ProgramModel
 from peakmem.frontends.programfile import frontend as programs
-from peakmem.model import RuntimeFailed, RuntimeMissing
+from peakmem.model import Program, RuntimeFailed, RuntimeMissing
 from peakmem.transform.recompute.generators import ladder
 from peakmem_cli.main import main
 
@@ -76,19 +74,21 @@ SNIPPET = "// toy\nint peak =\t7;\n\nrun();\n"
 HINT = "pip install 'toy[{}]'"
 
 
-@dataclass(frozen=True)
 class ToyModel(ProgramModel):
     """A bare program that pretends to have a runtime: it measures what is predicted."""
 
-    toy: Any = None
-    engine: str = "quick"
-
     frontend = "toy"
 
+    def __init__(self, program: Program, path: Path | None, toy: ToyFrontend, notes: tuple[str, ...], engine: str) -> None:
+        super().__init__(program, path)
+        self.toy, self._notes, self.engine = toy, notes, engine
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self._notes
+
     def apply(self, schedule: Any) -> ToyModel:
-        made = super().apply(schedule)
-        assert isinstance(made, ToyModel)
-        return replace(made, notes=self.toy.notes[1])
+        return ToyModel(super().apply(schedule).program, None, self.toy, self.toy.notes[1], self.engine)
 
     def verify(self, other: Any, *, progress: Any = None) -> Verification:
         if self.engine in self.toy.missing:
@@ -106,7 +106,7 @@ class ToyModel(ProgramModel):
         return SNIPPET
 
 
-class ToyFrontend:
+class ToyFrontend(Frontend):
     """Reads files that begin with ``toy``; the rest is a bare program. A test says what is missing or broken."""
 
     name = "toy"
@@ -133,7 +133,7 @@ class ToyFrontend:
         bare.write_bytes(path.read_bytes()[3:])
         model = programs.load(bare, {})
         bare.unlink()
-        return ToyModel(model.program, path, model.digest, toy=self, notes=self.notes[0], engine=options["engine"])
+        return ToyModel(model.program, path, self, self.notes[0], options["engine"])
 
     def runtimes(self) -> tuple[RuntimeStatus, ...]:
         return tuple(
@@ -146,8 +146,8 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> ToyFrontend:
     """The toy frontend, installed beside the others."""
     found = ToyFrontend()
     monkeypatch.setitem(sys.modules, "toy_of_the_tests", SimpleNamespace(frontend=found))
-    points = [*contract.discover().values(), EntryPoint("toy", "toy_of_the_tests:frontend", contract.GROUP)]
-    monkeypatch.setattr(contract, "entry_points", lambda group: points)
+    points = [*registry.discover().values(), EntryPoint("toy", "toy_of_the_tests:frontend", registry.GROUP)]
+    monkeypatch.setattr(registry, "entry_points", lambda group: points)
     return found
 
 

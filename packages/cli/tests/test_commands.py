@@ -309,8 +309,7 @@ def test_force_replaces(peakmem: Call, program: Path, tmp_path: Path) -> None:
 def test_failing_outputs_are_not_written(
     peakmem: Call, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from peakmem import programfile
-    from peakmem.frontends import Verification
+    from peakmem.frontends import Verification, programfile
 
     def differs(*_: object, **__: object) -> Verification:
         return Verification("toy", "1", "live_peak", 10, 9, 10, 9, False, "1 output", ("output y differs at byte 3",))

@@ -54,7 +54,7 @@ def test_rewriting_the_artifact(peakmem: Call, program: Path, tmp_path: Path, mo
 
 
 @pytest.mark.usefixtures("toy")
-@pytest.mark.parametrize("place", ["run.expand", "run.order_expansion", "run._accepted"])
+@pytest.mark.parametrize("place", ["run.expand", "run.order_expansion"])
 def test_realizing_a_plan_keeps_the_front(
     peakmem: Call, toyfile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:

@@ -101,7 +101,7 @@ def _run(arguments: list[str]) -> int:
     )
     # A file that no frontend takes explains an unknown option better than the option does.
     reason: PeakmemError | None = None
-    for name in COMMANDS:
+    for name in arguments[:1] if arguments[:1] and arguments[0] in COMMANDS else COMMANDS:
         command: Any = import_module(f"peakmem_cli.commands.{name}").command
         frontend = None
         if arguments[:1] == [name] and takes_frontend(command):

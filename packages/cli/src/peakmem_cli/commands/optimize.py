@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from peakmem_cli.commands.recompute import Cap, MaxExtraMacs, TargetPeak, Threshold
-from peakmem_cli.commands.recompute import execute as recompute_command
-from peakmem_cli.commands.report import Page, check_page, write_page
+from peakmem_cli.commands.recompute import look, save, tell
 from peakmem_cli.common import (
     Budget,
     Force,
@@ -26,6 +24,8 @@ from peakmem_cli.common import (
     measuring,
     named,
 )
+from peakmem_cli.pages import Page, check_page, write_page
+from peakmem_cli.reruns import Cap, MaxExtraMacs, Reruns, TargetPeak, Threshold
 
 
 def command(
@@ -75,24 +75,33 @@ def command(
     from peakmem_cli.screen import Screen
 
     check_page(report)
+    wanted = Reruns(target_peak, max_extra_macs, cap, tuple(threshold or ()))
+    if wanted.given and not recompute:
+        raise UsageError("--target-peak, --max-extra-macs, --cap and --threshold need --recompute")
+    screen = Screen(as_json=json, quiet=quiet)
     if recompute:
         if certificate_out is not None or snippet or snippet_out is not None or require_optimal or budget is not None:
             raise UsageError(
                 "--recompute: goes with none of --certificate-out, --snippet, --snippet-out, --require-optimal and --budget; "
                 "a plan is exact for its base order, never certified optimal"
             )
-        return recompute_command(
-            model, options, output, None, None, target_peak, max_extra_macs, cap, threshold, frontend, time_limit,
-            no_measure, force, json, quiet, as_result=True, report=report,
-        )  # fmt: skip
-    if target_peak is not None or max_extra_macs is not None or cap != 2 or threshold:
-        raise UsageError("--target-peak, --max-extra-macs, --cap and --threshold need --recompute")
-    screen = Screen(as_json=json, quiet=quiet)
+        if output is not None and target_peak is None and max_extra_macs is None:
+            raise UsageError("-o: give --target-peak or --max-extra-macs, which choose the plan to write")
+        from peakmem.transform.recompute import result_document
+
+        check_outputs(model, output, report, force=force)
+        found = look(wanted, model, options, frontend, time_limit, no_measure, screen)
+        written = save(found, output, force=force)
+        if report is not None:
+            settings = named(options, time_limit, no_measure) | wanted.named()
+            write_page(found, report, [], settings=settings, source=model, force=force)
+        screen.document(result_document(found, output=written))
+        return tell(found, wanted, screen, output, {output: written is not None, report: True})
     check_outputs(model, output, certificate_out, snippet_out, report, force=force)
     measure = measuring(no_measure, frontend, options)
     source = peakmem.load(model, frontend=frontend, **options)
     wants_text = snippet or snippet_out is not None
-    if wants_text and not hasattr(source, "snippet"):
+    if wants_text and type(source).snippet is peakmem.Model.snippet:
         raise UsageError(f"--snippet: frontend {source.frontend!r} has no snippet to print")
     with screen.progress() as progress:
         result = peakmem.optimize(source, time_limit=limit(time_limit), measure=measure, progress=progress)
@@ -104,7 +113,7 @@ def command(
     if certificate_out is not None and result.certificate is not None:
         write_atomically(certificate_out, result.certificate.to_bytes(), source=model, force=force)
     # Text about an artifact that is refused would be used all the same.
-    text = str(getattr(result.model, "snippet")()) if wants_text and not failures else None  # noqa: B009 (optional)
+    text = result.model.snippet() if wants_text and not failures else None
     if snippet_out is not None and text is not None:
         write_atomically(snippet_out, text.encode(), source=model, force=force)
 
@@ -114,8 +123,8 @@ def command(
     reached = result.model.predicted_bytes
     if check is not None and check.optimized_bytes is not None:
         reached = check.optimized_bytes
-    written = str(output) if output is not None and not failures else None
-    document = result.to_json(output=written)
+    saved = str(output) if output is not None and not failures else None
+    document = result.to_json(output=saved)
     if budget is not None:
         document["budget"] = {"bytes": budget, "met": reached <= budget}
     if text is not None:
@@ -133,8 +142,8 @@ def command(
         after = scheduled_timeline(words.program_of(result, ""), result.schedule.orders)
         screen.table(words.peak_title(after), words.PEAK_COLUMNS, words.peak_rows(after))
         screen.lines(document["notes"], indent="note: ")
-        if written:
-            screen.line(f"wrote {written}")
+        if saved:
+            screen.line(f"wrote {saved}")
         elif output is None:
             screen.line("nothing written; give -o OUT")
         outputs = ((certificate_out, result.certificate is not None), (snippet_out, text is not None), (report, True))

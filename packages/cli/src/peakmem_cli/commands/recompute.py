@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json as encoder
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from peakmem.model import Refused, UsageError
 from peakmem.report.words import recomputed, share
 
 from peakmem_cli.common import (
@@ -20,27 +23,12 @@ from peakmem_cli.common import (
     check_outputs,
     limit,
     measuring,
-    named,
-    size,
 )
+from peakmem_cli.reruns import Cap, MaxExtraMacs, Reruns, TargetPeak, Threshold
+from peakmem_cli.screen import Screen, shorten
 
 if TYPE_CHECKING:
-    from peakmem.report.front import front_svg
     from peakmem.transform.recompute import Recomputation
-
-TargetPeak = Annotated[
-    int | None,
-    typer.Option("--target-peak", metavar="SIZE", parser=size, help="Choose the cheapest plan with this live peak or less."),
-]
-MaxExtraMacs = Annotated[
-    str | None,
-    typer.Option("--max-extra-macs", metavar="N|P%", help="Spend no more than this; chooses the lowest peak within."),
-]
-Cap = Annotated[int, typer.Option("--cap", metavar="N", help="The most times any operator runs.")]
-Threshold = Annotated[
-    list[str] | None,
-    typer.Option("--threshold", metavar="OP=SIZE", help="Results of OP are candidates only above SIZE; repeatable."),
-]
 
 LISTED = 40
 """Points of the front, and reruns of a plan, that are shown."""
@@ -73,68 +61,19 @@ def command(
 
     `exact` is said of one base order and cap: no plan for that order costs less.
     """
-    return execute(
-        model, options, output, front_out, plot, target_peak, max_extra_macs, cap, threshold, frontend, time_limit,
-        no_measure, force, json, quiet,
-    )  # fmt: skip
-
-
-def execute(
-    model: Path,
-    options: dict[str, object],
-    output: Path | None,
-    front_out: Path | None,
-    plot: Path | None,
-    target_peak: int | None,
-    max_extra_macs: str | None,
-    cap: int,
-    threshold: list[str] | None,
-    frontend: str | None,
-    time_limit: float,
-    no_measure: bool,
-    force: bool,
-    json: bool,
-    quiet: bool,
-    *,
-    as_result: bool = False,
-    report: Path | None = None,
-) -> int:
-    """The command; ``as_result`` prints ``peakmem.result/1`` instead of ``peakmem.front/1``."""
-    import json as encoder
-
-    import peakmem
-    from peakmem.model import Refused, UsageError
+    from peakmem.report.front import front_svg
     from peakmem.system.files import write_atomically
-    from peakmem.transform.recompute import describe, front_document, recompute, result_document
-
-    from peakmem_cli.screen import Screen, shorten
+    from peakmem.transform.recompute import front_document
 
     if plot is not None and plot.suffix.lower() != ".svg":
         raise UsageError(f"--plot: {plot} is not a .svg file; the front is drawn as SVG, which browsers show")
     if output is not None and target_peak is None and max_extra_macs is None:
         raise UsageError("-o: give --target-peak or --max-extra-macs, which choose the plan to write")
+    wanted = Reruns(target_peak, max_extra_macs, cap, tuple(threshold or ()))
     screen = Screen(as_json=json, quiet=quiet)
-    check_outputs(model, output, front_out, plot, report, force=force)
-    thresholds = parse_thresholds(threshold or [])
-    measure = measuring(no_measure, frontend, options)
-    source = peakmem.load(model, frontend=frontend, **options)
-    with screen.progress() as progress:
-        found = recompute(
-            source,
-            target=target_peak,
-            max_extra_macs=max_extra_macs,
-            cap=cap,
-            thresholds=thresholds,
-            time_limit=limit(time_limit),
-            measure=measure,
-            progress=progress,
-        )
-    screen.result_is_there()
-    failures = found.verification.failures if found.verification is not None else ()
-    written = None
-    if output is not None and found.model is not None and not failures:
-        found.model.save(output, force=force)
-        written = str(output)
+    check_outputs(model, output, front_out, plot, force=force)
+    found = look(wanted, model, options, frontend, time_limit, no_measure, screen)
+    written = save(found, output, force=force)
     document = front_document(found, output=written)
     if front_out is not None:
         write_atomically(front_out, (encoder.dumps(document, indent=1) + "\n").encode(), source=model, force=force)
@@ -144,31 +83,66 @@ def execute(
         tried = len(found.problems)
         title = f"{model.name}: {tried} base order{'s' if tried > 1 else ''}, cap {cap}"
         write_atomically(plot, front_svg(points, floor=found.floor.size, title=title), source=model, force=force)
-    if report is not None:
-        from peakmem_cli.commands.report import asked, write_page
+    screen.document(document)
+    return tell(found, wanted, screen, output, {output: written is not None, front_out: True, plot: drawn})
 
-        settings = named(options, time_limit, no_measure) | asked(target_peak, max_extra_macs, cap, threshold)
-        write_page(found, report, [], settings=settings, source=model, force=force)
-    screen.document(result_document(found, output=written) if as_result else document)
+
+def look(
+    wanted: Reruns,
+    model: Path,
+    options: dict[str, object],
+    frontend: str | None,
+    time_limit: float,
+    no_measure: bool,
+    screen: Screen,
+) -> Recomputation:
+    """Read the model and plan; a result is there when this returns."""
+    import peakmem
+
+    _ = wanted.thresholds  # refused before any work is done
+    measure = measuring(no_measure, frontend, options)
+    source = peakmem.load(model, frontend=frontend, **options)
+    with screen.progress() as progress:
+        found = wanted.look(source, time_limit=limit(time_limit), measure=measure, progress=progress)
+    screen.result_is_there()
+    return found
+
+
+def save(found: Recomputation, output: Path | None, *, force: bool) -> str | None:
+    """Write what was made, unless it was refused; where, or None."""
+    if output is None or found.model is None or (found.verification is not None and found.verification.failures):
+        return None
+    found.model.save(output, force=force)
+    return str(output)
+
+
+def tell(
+    found: Recomputation, wanted: Reruns, screen: Screen, output: Path | None, files: Mapping[Path | None, bool]
+) -> int:
+    """The answer for people and the verdict; ``files`` says of each file that was asked for whether it was written."""
+    failures = found.verification.failures if found.verification is not None else ()
+    target_peak = wanted.target_peak
     screen.answer(recomputed(found))
     if screen.talks:
         screen.lines(details(found, refused=output is not None))
         screen.table("extra MACs against live peak:", COLUMNS, rows(found))
         if found.point is not None and found.point.plan.reruns:
+            from peakmem.transform.recompute import describe
+
             lines = describe(found.point.plan, show=shorten)
             screen.line(f"the chosen plan has {len(lines)} rerun{'s' if len(lines) > 1 else ''}:")
             screen.lines(lines[:LISTED], indent="  ")
             if len(lines) > LISTED:
                 screen.line(f"  and {len(lines) - LISTED} more")
         screen.lines(found.notes, indent="note: ")
-        if plot is not None and not drawn:
-            screen.line(f"{plot}: not written, since there is no front")
-        for path, there in ((output, written is not None), (front_out, True), (plot, drawn), (report, True)):
+        for path, there in files.items():
             if path is not None and there:
                 screen.line(f"wrote {path}")
+            elif path is not None and path != output:
+                screen.line(f"{path}: not written, since there is no front")
     if failures:
         return screen.verdict(Refused("; ".join(failures) + ("; nothing written" if output is not None else "")))
-    if output is not None and written is None:
+    if output is not None and not files.get(output):
         if target_peak is not None and found.ordering.peak <= target_peak and not found.unrealized:
             from peakmem.system.sizes import human
 
@@ -224,7 +198,6 @@ def details(found: Recomputation, *, refused: bool = False) -> list[str]:
     from peakmem.model import cost_report
     from peakmem.system.sizes import human
 
-    from peakmem_cli.screen import shorten
     from peakmem_cli.words import comparison
 
     program = found.source.program
@@ -277,20 +250,3 @@ def free(found: Recomputation) -> list[str]:
         f"{p.extra_macs - macs:,} fewer"
         for p, macs in dearer
     ]
-
-
-def parse_thresholds(given: list[str]) -> dict[str, int]:
-    """``OP=SIZE`` as a map."""
-    from peakmem.model import UsageError
-    from peakmem.system.sizes import parse_size
-
-    result = {}
-    for text in given:
-        op, equals, number = text.rpartition("=")
-        if not equals or not op:
-            raise UsageError(f"--threshold: {text!r} is not OP=SIZE, such as Conv=64KiB")
-        try:
-            result[op] = parse_size(number)
-        except UsageError as error:
-            raise UsageError(f"--threshold: {error}") from None
-    return result

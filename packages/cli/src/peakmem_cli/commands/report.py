@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from peakmem_cli.commands.recompute import Cap, MaxExtraMacs, TargetPeak, Threshold, parse_thresholds
 from peakmem_cli.common import (
     Force,
     FrontendName,
@@ -22,17 +20,13 @@ from peakmem_cli.common import (
     measuring,
     named,
 )
+from peakmem_cli.pages import check_page, write_page
+from peakmem_cli.reruns import Cap, MaxExtraMacs, Reruns, TargetPeak, Threshold
 
 if TYPE_CHECKING:
-    from peakmem.model import Refused
     from peakmem.report.pair import Pair
     from peakmem.result import Result
     from peakmem.transform.recompute import Recomputation
-
-Page = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE.html", help="Also write one page to read: figures, tables, the proof.")
-]
-
 
 def command(
     model: ModelFile,
@@ -75,7 +69,8 @@ def command(
 
     if output is None and not figure:
         raise UsageError("nothing to write; give -o FILE.html or --figure FILE.svg")
-    if not recompute and (target_peak is not None or max_extra_macs is not None or cap != 2 or threshold):
+    wanted = Reruns(target_peak, max_extra_macs, cap, tuple(threshold or ()))
+    if not recompute and wanted.given:
         raise UsageError("--target-peak, --max-extra-macs, --cap and --threshold need --recompute")
     if recompute and optimized is not None:
         raise UsageError("--recompute: goes with one file; two are compared as they are")
@@ -96,14 +91,9 @@ def command(
             found = compare(source, other, time_limit=limit(time_limit), measure=measure, progress=progress)
         line, check = found.answer, found.result.verification
     elif recompute:
-        from peakmem.transform.recompute import recompute as look
-
-        settings |= asked(target_peak, max_extra_macs, cap, threshold)
+        settings |= wanted.named()
         with screen.progress() as progress:
-            found = look(
-                source, target=target_peak, max_extra_macs=max_extra_macs, cap=cap,
-                thresholds=parse_thresholds(threshold or []), time_limit=limit(time_limit), measure=measure, progress=progress,
-            )  # fmt: skip
+            found = wanted.look(source, time_limit=limit(time_limit), measure=measure, progress=progress)
         line, check = recomputed(found), found.verification
     else:
         with screen.progress() as progress:
@@ -117,55 +107,6 @@ def command(
             screen.line(f"wrote {path}")
     failures = [*(check.failures if check is not None else ()), *(f"{path}: not written: {e}" for path, e in missing.items())]
     return screen.verdict(Refused("; ".join(failures))) if failures else 0
-
-
-def write_page(
-    found: Result | Recomputation | Pair,
-    output: Path | None,
-    figures: list[tuple[str, Path]],
-    *,
-    settings: Mapping[str, object],
-    source: Path,
-    force: bool,
-) -> dict[Path, Refused]:
-    """Write the page and the figures; returns the figures that do not exist, with the reason."""
-    from peakmem.model import Refused
-    from peakmem.report import figure, render
-    from peakmem.system.files import write_atomically
-
-    missing = {}
-    if output is not None:
-        write_atomically(output, render(found, settings=settings).encode(), source=source, force=force)
-    for kind, path in figures:
-        try:
-            drawn = figure(found, kind)
-        except Refused as error:
-            missing[path] = error
-        else:
-            write_atomically(path, drawn, source=source, force=force)
-    return missing
-
-
-def asked(
-    target_peak: int | None, max_extra_macs: str | None, cap: int, threshold: list[str] | None
-) -> dict[str, object]:
-    """The options of a recomputation as the page names them."""
-    given: dict[str, object] = {"--recompute": "yes", "--cap": cap}
-    if target_peak is not None:
-        given["--target-peak"] = f"{target_peak:,} B"
-    if max_extra_macs is not None:
-        given["--max-extra-macs"] = max_extra_macs
-    if threshold:
-        given["--threshold"] = threshold
-    return given
-
-
-def check_page(path: Path | None) -> None:
-    """Refuse to write a page into a file of another kind, which no browser would show."""
-    from peakmem.model import UsageError
-
-    if path is not None and path.suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"{path} is not a .html file; the page is HTML, which browsers show and print")
 
 
 def _figure(text: str) -> tuple[str, Path]:

@@ -84,17 +84,17 @@ class Verification:
         Whether every compared output had the same bits; None where nothing could be compared.
     compared : str
         What was compared: "all 73 tensors over 100 steps".
-    structure : str
-        What the second file is to the first, as told from the files; empty where this was not asked.
-    varied : bool or None
-        Whether any compared value had different bits for different inputs; where none had, equal bits show nothing. None
-        where this was not looked at.
     failures : tuple of str
         Sentences: what differs. Empty means everything agrees.
     notes : tuple of str
         Sentences a reader must know (checks that could not run, settings used).
     details : dict
         Further figures, JSON-ready, under names of the frontend.
+    structure : str
+        What the second file is to the first, as told from the files; empty where this was not asked.
+    varied : bool or None
+        Whether any compared value had different bits for different inputs; where none had, equal bits show nothing. None
+        where this was not looked at.
     """
 
     runtime: str
@@ -106,11 +106,11 @@ class Verification:
     predicted_bytes: int | None
     bitwise_identical: bool | None
     compared: str = ""
-    structure: str = ""
-    varied: bool | None = None
     failures: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     details: dict[str, Any] = field(default_factory=dict)
+    structure: str = ""
+    varied: bool | None = None
 
     @property
     def measured(self) -> bool:
@@ -277,7 +277,7 @@ class Model(ABC):
         return ()
 
     def snippet(self) -> str:
-        """Source text for the device or the program that loads the artifact; empty where there is nothing to say."""
+        """Source text for the device or the program that loads the artifact; empty unless a frontend has such a text."""
         return ""
 
 

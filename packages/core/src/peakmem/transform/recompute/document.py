@@ -52,7 +52,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from peakmem.frontends import Measurement
 from peakmem.model import cost_report
+from peakmem.result import SCHEMA as RESULT
+from peakmem.result import runtime_document
 
 if TYPE_CHECKING:
     from peakmem.transform.recompute.pareto import Point
@@ -94,7 +97,7 @@ def front_document(found: Recomputation, *, output: str | None = None) -> dict[s
         "chosen": None if found.point is None else _point(found.point),
         "live_peak_after": None if found.reordering is None else found.reordering.peak,
         "unrealized": found.unrealized,
-        "runtime": _runtime(found),
+        "runtime": runtime_document(found.source, found.model, Measurement(found.verification, found.unmeasured)),
         "seconds": {k: round(v, 4) for k, v in found.seconds.items()},
         "notes": list(found.notes),
     }
@@ -102,8 +105,6 @@ def front_document(found: Recomputation, *, output: str | None = None) -> dict[s
 
 def result_document(found: Recomputation, *, output: str | None = None) -> dict[str, Any]:
     """The document ``peakmem.result/1`` with ``recompute``."""
-    from peakmem.result import SCHEMA as RESULT
-
     again = found.reordering
     ordering, program = found.ordering, found.source.program
     if again is not None and found.expansion is not None:
@@ -148,22 +149,6 @@ def result_document(found: Recomputation, *, output: str | None = None) -> dict[
         if extras:
             document[found.source.frontend] = extras
     return document
-
-
-def _runtime(found: Recomputation) -> dict[str, Any]:
-    check = found.verification
-    return {
-        "name": check.runtime if check else None,
-        "version": check.version if check else None,
-        "quantity": found.source.quantity,
-        "baseline_bytes": check.baseline_bytes if check else None,
-        "baseline_predicted": found.source.predicted_bytes,
-        "predicted_bytes": found.model.predicted_bytes if found.model else None,
-        "optimized_bytes": check.optimized_bytes if check else None,
-        "measured": bool(check and check.measured),
-        "bitwise_identical": check.bitwise_identical if check else None,
-        "compared": check.compared if check else found.unmeasured,
-    }
 
 
 def _point(point: Point) -> dict[str, Any]:

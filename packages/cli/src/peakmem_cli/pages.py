@@ -1,0 +1,54 @@
+"""Pages and figures that several commands write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from peakmem.model import Refused
+    from peakmem.report.pair import Pair
+    from peakmem.result import Result
+    from peakmem.transform.recompute import Recomputation
+
+Page = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE.html", help="Also write one page to read: figures, tables, the proof.")
+]
+
+
+def check_page(path: Path | None) -> None:
+    """Refuse to write a page into a file of another kind, which no browser would show."""
+    from peakmem.model import UsageError
+
+    if path is not None and path.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"{path} is not a .html file; the page is HTML, which browsers show and print")
+
+
+def write_page(
+    found: Result | Recomputation | Pair,
+    output: Path | None,
+    figures: list[tuple[str, Path]],
+    *,
+    settings: Mapping[str, object],
+    source: Path,
+    force: bool,
+) -> dict[Path, Refused]:
+    """Write the page and the figures; returns the figures that do not exist, with the reason."""
+    from peakmem.model import Refused
+    from peakmem.report import figure, render
+    from peakmem.system.files import write_atomically
+
+    missing = {}
+    if output is not None:
+        write_atomically(output, render(found, settings=settings).encode(), source=source, force=force)
+    for kind, path in figures:
+        try:
+            drawn = figure(found, kind)
+        except Refused as error:
+            missing[path] = error
+        else:
+            write_atomically(path, drawn, source=source, force=force)
+    return missing
