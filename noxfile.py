@@ -9,12 +9,14 @@ from pathlib import Path
 
 import nox
 
-nox.options.sessions = ["lint", "core", "cli", "tflite", "onnx", "inductor"]
+nox.options.sessions = ["lint", "check", "core", "cli", "tflite", "onnx", "inductor"]
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = True
 
 ROOT = Path(__file__).parent
 PLUGIN = "./tests/plugin"
+CORE = ("check", "core")
+TESTING = ("pytest", "pytest-xdist", "hypothesis")
 TORCH = "torch==2.13.0"
 """The release whose wrappers the inductor tests were written against."""
 
@@ -41,7 +43,7 @@ def present() -> list[str]:
 
 
 def test(session: nox.Session, *paths: str) -> None:
-    session.run("pytest", *paths, *session.posargs)
+    session.run("pytest", "--numprocesses=auto", "--dist=loadfile", *paths, *session.posargs)
 
 
 @nox.session
@@ -53,16 +55,23 @@ def lint(session: nox.Session) -> None:
 
 
 @nox.session
+def check(session: nox.Session) -> None:
+    """The checker alone: the standard library, and the C compiler for the second one."""
+    session.install(local("check"), "networkx", *TESTING)
+    test(session, "packages/check/tests")
+
+
+@nox.session
 def core(session: nox.Session) -> None:
-    """The core alone: no frontend, no runtime."""
-    session.install(local("core"), "pytest", "hypothesis")
-    test(session, "packages/core/tests")
+    """The core: no frontend, no runtime; both checkers on what it proves."""
+    session.install(*map(local, CORE), *TESTING)
+    test(session, "packages/core/tests", "packages/check/tests/test_c_checker.py")
 
 
 @nox.session
 def cli(session: nox.Session) -> None:
     """The command line, and what spans packages, with the tiny plugin as the only adapter."""
-    session.install(local("core"), local("cli"), PLUGIN, "pytest", "hypothesis")
+    session.install(*map(local, CORE), local("cli"), PLUGIN, *TESTING)
     test(session, "packages/cli/tests", "tests")
 
 
@@ -71,7 +80,7 @@ def cli(session: nox.Session) -> None:
 def tflite(session: nox.Session, runtime: str) -> None:
     """The TFLite frontend with one runtime, and the contract on a real model."""
     need(session, "tflite")
-    session.install(local("core"), local("tflite", runtime), local("cli"), PLUGIN, "pytest", "hypothesis")
+    session.install(*map(local, CORE), local("tflite", runtime), local("cli"), PLUGIN, *TESTING)
     session.install("--no-deps", WAKE_WORD)
     test(session, "packages/tflite/tests", "tests")
 
@@ -80,7 +89,7 @@ def tflite(session: nox.Session, runtime: str) -> None:
 def onnx(session: nox.Session) -> None:
     """The ONNX frontend with ONNX Runtime, and the contract."""
     need(session, "onnx")
-    session.install(local("core"), local("onnx", "runtime"), local("cli"), PLUGIN, "pytest", "hypothesis")
+    session.install(*map(local, CORE), local("onnx", "runtime"), local("cli"), PLUGIN, *TESTING)
     session.install("--no-deps", *ONNX_MODELS)
     test(session, "packages/onnx/tests", "tests")
 
@@ -89,7 +98,7 @@ def onnx(session: nox.Session) -> None:
 def inductor(session: nox.Session) -> None:
     """The Inductor frontend with PyTorch, and the contract."""
     need(session, "inductor")
-    session.install(TORCH, local("core"), local("inductor", "torch"), local("cli"), PLUGIN, "pytest", "hypothesis")
+    session.install(TORCH, *map(local, CORE), local("inductor", "torch"), local("cli"), PLUGIN, *TESTING)
     test(session, "packages/inductor/tests", "tests")
 
 

@@ -316,11 +316,9 @@ def _arenas(source: Model, made: Model) -> tuple[tuple[str, Bars], ...]:
     """The arenas of two artifacts, if their frontend can tell; one if they are the same."""
     found = []
     for what, model in (("before", source), ("after", made)):
-        tell_places = getattr(model, "arena", None)
-        if tell_places is not None:
-            blocks = arena(timeline(model.program), tell_places())
-            if blocks.bars and blocks.steps:
-                found.append((what, blocks))
+        blocks = arena(timeline(model.program), model.arena())
+        if blocks.bars and blocks.steps:
+            found.append((what, blocks))
     if len(found) == 2 and found[0][1] == found[1][1]:
         return (("before and after", found[0][1]),)
     return tuple(found)
