@@ -19,7 +19,7 @@ from peakmem_cli.main import COMMANDS, main
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "packages").glob("*/README.md"))]
-INSTALL = "python3 -m venv .venv && .venv/bin/pip install ./packages/core"
+INSTALL = "python3 -m venv .venv && .venv/bin/pip install ./packages/check ./packages/core"
 TESTS = "python3 -m venv .venv && .venv/bin/pip install nox && .venv/bin/nox"
 
 
@@ -115,6 +115,14 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page}: {target}"
+
+
+def test_the_page_about_plugins_shows_the_plugin() -> None:
+    plugin = (ROOT / "tests" / "plugin" / "src" / "peakmem_tape" / "frontend.py").read_text()
+    pieces = blocks(ROOT / "docs" / "howto" / "plugin.md", "python")
+    assert len(pieces) >= 4
+    for piece in pieces:
+        assert piece in plugin, piece
 
 
 def session(page: Path) -> list[tuple[str, str]]:
