@@ -19,7 +19,7 @@ from peakmem.frontends import (
     recognise,
     run_both,
 )
-from peakmem.model import scheduled_timeline
+from peakmem.model import RuntimeFailed, RuntimeMissing, scheduled_timeline
 from peakmem.result import Result
 from peakmem.system.progress import silent
 
@@ -123,12 +123,12 @@ def verify(model: Model, other: Model, *, outputs_only: bool = False, progress: 
         As `Model.verify`.
     """
     structure = model.structure(other)
-    if not structure.difference:
-        found = model.verify(other, progress=progress)
-        return replace(found, structure=structure.relation)
-    if outputs_only:
-        found = model.verify(other, progress=progress)
-        return replace(found, structure=f"different programs: {structure.difference}")
+    if outputs_only or not structure.difference:
+        told = f"different programs: {structure.difference}" if structure.difference else structure.relation
+        try:
+            return replace(model.verify(other, progress=progress), structure=told)
+        except (RuntimeMissing, RuntimeFailed) as error:  # what the files say is known all the same
+            raise type(error)(f"{error} (from the files: {told})") from None
     return Verification(
         runtime="",
         version="",
