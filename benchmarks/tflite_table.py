@@ -20,7 +20,8 @@ from peakmem.ordering import order_program
 from peakmem.proof import check
 from peakmem_tflite import planning
 from peakmem_tflite.measure import heads
-from peakmem_tflite.model import Settings, TfliteModel
+from peakmem_tflite.model import TfliteModel
+from peakmem_tflite.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 HEADER = ("model", "operators", "as given", "order only", "plan only", "order + plan", "no plan, searched",
@@ -46,7 +47,7 @@ def row(path: Path, limit: float) -> tuple[list[str], list[str]]:
     }
     wrong = []
     cells = {}
-    for (name, variant), head in zip(variants.items(), heads(list(variants.values()))):
+    for (name, variant), head in zip(variants.items(), heads([m.graph for m in variants.values()])):
         predicted = variant.predicted_bytes
         cells[name] = f"{predicted}" if head == predicted else f"{predicted} ({head} measured)"
         if head != predicted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from itertools import permutations
+from types import SimpleNamespace
 
 import pytest
 from peakmem.arena import (
@@ -62,14 +63,92 @@ def test_exact_against_brute_force():
     assert missed  # greedy is not always right, so the solver was needed
 
 
-def test_unavoidable_fragmentation():
-    """Eight items of live peak 5 that need 6 bytes, whatever the offsets."""
+def fragmented(unit: int = 1) -> list[Item]:
+    """Eight items of live peak 5 that need 6 bytes, whatever the offsets; in units."""
     spans = [(0, 0, 4), (0, 2, 1), (1, 1, 3), (1, 3, 1), (2, 4, 2), (2, 2, 1), (3, 3, 2), (4, 4, 3)]
-    items = [Item(f"{k}", size, first, last) for k, (first, last, size) in enumerate(spans)]
+    return [Item(f"{k}", size * unit, first, last) for k, (first, last, size) in enumerate(spans)]
+
+
+def test_unavoidable_fragmentation():
+    items = fragmented()
     assert liveness_peak(items) == 5
     placement = plan(items)
     assert placement.size == placement.lower_bound == 6
     assert least_arena(items) == 6
+
+
+class Scripted:
+    """A solver whose answers to the two questions (can the peak be reached? what is least?) are given."""
+
+    def __init__(self, *answers: tuple[str, tuple[int, ...], float]) -> None:
+        self.answers = list(answers)
+
+    def __call__(self) -> Scripted:
+        self.parameters = SimpleNamespace()
+        self.status, self.offsets, self.best_objective_bound = self.answers.pop(0)
+        return self
+
+    def solve(self, model: object) -> int:
+        from ortools.sat.python import cp_model
+
+        return getattr(cp_model, self.status)
+
+    def value(self, variable: object) -> int:
+        return self.offsets[int(str(variable).removeprefix("offset"))]  # in the model's units, as a solver gives it
+
+
+UNKNOWN, REFUTED = ("UNKNOWN", (), 0.0), ("INFEASIBLE", (), 0.0)
+LEAST = (0, 4, 0, 3, 0, 2, 4, 2)  # of fragmented(): 6 units
+
+
+@pytest.mark.parametrize(
+    ("answers", "size", "bound"),
+    [
+        ((UNKNOWN, UNKNOWN), 9, 5),  # nothing found, nothing refuted: the peak is all that is known
+        ((REFUTED, UNKNOWN), 9, 6),
+        ((UNKNOWN, REFUTED), 9, 9),
+        ((UNKNOWN, ("FEASIBLE", LEAST, 0.0)), 6, 5),  # found and stopped: no proof that it is least
+        ((UNKNOWN, ("FEASIBLE", LEAST, 5.0)), 6, 5),
+        ((UNKNOWN, ("FEASIBLE", LEAST, 5.1)), 6, 6),  # sizes are whole units
+        ((REFUTED, ("FEASIBLE", LEAST, 3.0)), 6, 6),
+        ((REFUTED, ("OPTIMAL", LEAST, 6.0)), 6, 6),
+        ((UNKNOWN, ("OPTIMAL", LEAST, 6.0)), 6, 6),
+    ],
+)
+@pytest.mark.parametrize("unit", [1, 16])
+def test_a_solver_that_was_stopped_proves_nothing(monkeypatch, answers, size, bound, unit):
+    from ortools.sat.python import cp_model
+
+    items = fragmented(unit)
+    assert check_placement(items, [unit * o for o in LEAST]) == 6 * unit
+    incumbent = first_fit(items, (0, 5, 6, 3, 4, 1, 2, 7))
+    assert check_placement(items, incumbent) == 9 * unit
+    solver = Scripted(*answers)
+    monkeypatch.setattr(cp_model, "CpSolver", solver)
+    placement = least_offsets(items, incumbent)
+    assert (placement.size, placement.lower_bound) == (size * unit, bound * unit)
+    assert placement.least is (size == bound)
+    assert not solver.answers
+
+
+def test_little_effort_never_claims_too_much():
+    """However early the real solver is stopped: no bound above what brute force reaches."""
+    rng = random.Random(7)
+    open_ones = 0
+    for _ in range(25):
+        items = random_items(rng, 6)
+        worst = max(permutations(range(len(items))), key=lambda s: max(o + i.size for o, i in zip(first_fit(items, s), items)))
+        least = least_arena(items)
+        for effort in (1e-9, 1e-5, 1e-4):
+            placement = least_offsets(items, first_fit(items, worst), effort=effort)
+            assert liveness_peak(items) <= placement.lower_bound <= least <= placement.size
+            open_ones += not placement.least
+    assert open_ones
+
+
+def test_a_gap_of_the_very_size_is_used():
+    items = [Item("below", 16, 0, 2), Item("gone", 16, 1, 1), Item("above", 16, 1, 2), Item("fits", 16, 2, 2)]
+    assert first_fit(items, range(4)) == (0, 16, 32, 16)
 
 
 def test_plan_is_never_worse_than_any_greedy_rule():

@@ -32,6 +32,7 @@ class T:
     variable: bool = False
     name: str | None = None
     signature: tuple | None = None
+    scale: float = 1.0
 
 
 @dataclass
@@ -59,6 +60,7 @@ class File:
     metadata: dict = field(default_factory=dict)
     version: int = 3
     external: bool = False
+    signatures: list = field(default_factory=list)  # (name, {name: tensor} of inputs, of outputs) of the main subgraph
 
 
 def _options(builder, op: Op):
@@ -66,7 +68,7 @@ def _options(builder, op: Op):
 
     def simple(name, *adders):
         getattr(tflite, f"{name}Start")(builder)
-        for add, value in adders:
+        for add, value in (dict(adders) | (op.options if isinstance(op.options, dict) else {})).items():
             getattr(tflite, f"{name}Add{add}")(builder, value)
         return getattr(tflite, f"{name}End")(builder), getattr(tflite.BuiltinOptions, name)
 
@@ -88,6 +90,8 @@ def _options(builder, op: Op):
         return simple("TransposeConvOptions", ("StrideH", 1), ("StrideW", 1))
     if op.op == "SVDF":
         return simple("SVDFOptions", ("Rank", 1))
+    if op.op == "SQUEEZE":
+        return simple("SqueezeOptions", ("SqueezeDims", _ints(builder, op.options, tflite.SqueezeOptionsStartSqueezeDimsVector)))
     if op.op == "READ_VARIABLE":
         return simple("ReadVariableOptions")
     if op.op == "ASSIGN_VARIABLE":
@@ -146,7 +150,7 @@ def encode(file: File) -> bytes:
             quantization = None
             if t.type in ("INT8", "INT16", "INT4") or (t.type == "INT32" and t.data is not None and len(t.shape) == 1):
                 tflite.QuantizationParametersStartScaleVector(b, 1)
-                b.PrependFloat32(1.0)
+                b.PrependFloat32(t.scale)
                 scale = b.EndVector()
                 tflite.QuantizationParametersStartZeroPointVector(b, 1)
                 b.PrependInt64(0)
@@ -234,6 +238,25 @@ def encode(file: File) -> bytes:
         tflite.MetadataAddName(b, name)
         tflite.MetadataAddBuffer(b, buffer)
         entries.append(tflite.MetadataEnd(b))
+    signatures = []
+    for key, *sides in file.signatures:
+        rows = []
+        for side in sides:
+            maps = []
+            for name, t in side.items():
+                text = b.CreateString(name)
+                tflite.TensorMapStart(b)
+                tflite.TensorMapAddName(b, text)
+                tflite.TensorMapAddTensorIndex(b, t)
+                maps.append(tflite.TensorMapEnd(b))
+            rows.append(_tables(b, maps, tflite.SignatureDefStartInputsVector))
+        text = b.CreateString(key)
+        tflite.SignatureDefStart(b)
+        tflite.SignatureDefAddInputs(b, rows[0])
+        tflite.SignatureDefAddOutputs(b, rows[1])
+        tflite.SignatureDefAddSignatureKey(b, text)
+        signatures.append(tflite.SignatureDefEnd(b))
+    sd = _tables(b, signatures, tflite.ModelStartSignatureDefsVector) if signatures else None
     cv = _tables(b, opcodes, tflite.ModelStartOperatorCodesVector)
     sv = _tables(b, subgraphs, tflite.ModelStartSubgraphsVector)
     bv = _tables(b, buffers, tflite.ModelStartBuffersVector)
@@ -247,6 +270,8 @@ def encode(file: File) -> bytes:
     tflite.ModelAddBuffers(b, bv)
     if mv is not None:
         tflite.ModelAddMetadata(b, mv)
+    if sd is not None:
+        tflite.ModelAddSignatureDefs(b, sd)
     b.Finish(tflite.ModelEnd(b), b"TFL3")
     return bytes(b.Output())
 

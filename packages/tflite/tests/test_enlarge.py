@@ -9,11 +9,12 @@ from dataclasses import replace
 import pytest
 from peakmem.model import Buffer, Expansion, InputError, Program, Schedule, scheduled_timeline
 from peakmem.transform.recompute import recompute
-from peakmem_tflite.check import check_enlarged
 from peakmem_tflite.enlarge import enlarge, operator_tables, same_values
-from peakmem_tflite.model import Settings, TfliteModel
+from peakmem_tflite.model import TfliteModel
 from peakmem_tflite.reader import read
 from peakmem_tflite.rewrite import permute, with_plan
+from peakmem_tflite.settings import Settings
+from peakmem_tflite.static import check_enlarged
 
 
 def load(tiny, file, **settings):
@@ -110,6 +111,10 @@ def test_the_enlarged_file_is_the_enlarged_program(tiny, orders):
         enlarged = model.enlarged(expansion)
         assert scheduled_timeline(enlarged.program, drawn).peak == wanted
         other = model.apply(Schedule(drawn, expansion=expansion))
+        found = model.structure(other)
+        assert found.difference == ""
+        assert f"{len(expansion.program) - len(model.program)} run once more" in found.relation
+        assert other.structure(model).difference.endswith("is missing from the second")
         assert other.predicted_bytes >= scheduled_timeline(other.program, {}).peak
         assert model.apply(Schedule(drawn, expansion=expansion)).data == other.data
 
@@ -231,6 +236,31 @@ def test_the_verifier_refuses_another_operator_code(tiny):
         check_enlarged(model.graph, bytes(data), (0, 1, 2, 2, 3))
 
 
+def test_the_verifier_refuses_other_options(tiny):
+    """The copy is led to the options of another operator of its kind."""
+    file = chain(tiny)
+    file.subgraphs[0].operators[1].options = {"FusedActivationFunction": 1}
+    model = load(tiny, file)
+    expansion = copied(model, 0, 3)
+    data = bytearray(enlarge(model.graph, model.program, expansion))
+    tables = operator_tables(read(bytes(data)))
+    assert tables[3].target(4) == tables[0].target(4) != tables[1].target(4)
+    struct.pack_into("<I", data, tables[3].position(4), tables[1].target(4) - tables[3].position(4))
+    with pytest.raises(InputError, match=r"operator 3 .* has other options than operator 0"):
+        check_enlarged(model.graph, bytes(data), expansion.statement_of)
+
+
+def test_the_verifier_refuses_effects_out_of_order(tiny):
+    """Values flow as they should; only the initialisation comes too late."""
+    model = load(tiny, tiny.streaming())
+    expansion = copied(model, 3, 4)
+    new = check_enlarged(model.graph, enlarge(model.graph, model.program, expansion), expansion.statement_of)
+    order = (1, 2, 0, *range(3, len(expansion.program)))
+    sources = [expansion.statement_of[v] for v in order]
+    with pytest.raises(InputError, match=r"READ_VARIABLE.* runs before operator 0 .CALL_ONCE"):
+        check_enlarged(model.graph, permute(new, {0: order}), sources)
+
+
 def test_what_has_effects_never_runs_twice(tiny):
     """A program that says a read of a variable is pure does not get past the file's meaning."""
     model = load(tiny, tiny.streaming())
@@ -257,7 +287,7 @@ def test_copies_run_as_predicted(tiny, orders, tflm):
         other = model.apply(Schedule(orders(expansion.program, rng), expansion=expansion))
         found = model.verify(other)
         assert found.failures == ()
-        assert found.exact
+        assert found.as_predicted
         assert found.bitwise_identical
         assert f"{len(expansion.program.buffers) - len(model.program.buffers)} recomputed" in found.compared
 
@@ -287,7 +317,7 @@ def test_real_models_below_their_best_order(shared, tflm, name, target):
     assert found.ordering.peak == found.ordering.lower_bound > target
     assert found.verification is not None
     assert found.verification.failures == ()
-    assert found.verification.exact
+    assert found.verification.as_predicted
     assert found.verification.bitwise_identical
     assert found.verification.optimized_bytes <= target
 

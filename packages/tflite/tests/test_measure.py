@@ -8,9 +8,10 @@ import pytest
 from peakmem.model import RuntimeFailed, RuntimeMissing
 from peakmem.ordering import order_program
 from peakmem_tflite import measure
-from peakmem_tflite.model import Settings, TfliteModel
+from peakmem_tflite.model import TfliteModel
 from peakmem_tflite.reader import read
 from peakmem_tflite.rewrite import permute, with_plan
+from peakmem_tflite.settings import Settings
 
 
 def load(tiny, file, **settings):
@@ -31,7 +32,7 @@ def test_optimized_files_run_as_predicted(tiny, tflm):
         other = optimized(model)
         found = model.verify(other)
         assert found.failures == ()
-        assert found.exact
+        assert found.as_predicted
         assert found.bitwise_identical
         assert found.optimized_bytes == other.predicted_bytes <= found.baseline_bytes
         arena = found.details["arena_after"]
@@ -69,6 +70,24 @@ def test_a_different_result_is_found(tiny, tflm):
     assert "tensor 2 ('t2') of subgraph 0 differs at step 0, with all tensors kept" in found.failures
 
 
+def test_values_that_never_vary_show_nothing(tiny, tflm):
+    """A weight of zeros makes all that follows constant."""
+    file = tiny.File([tiny.Sub([tiny.T((1, 4)), tiny.T((4, 4), data=[[0] * 4] * 4), tiny.T((1, 4))],
+                               [tiny.Op("FULLY_CONNECTED", (0, 1, -1), (2,))], (0,), (2,))])  # fmt: skip
+    found = load(tiny, file).verify(load(tiny, file))
+    assert found.bitwise_identical
+    assert found.varied is False
+    assert not found.identical
+    file.subgraphs[0].tensors[1].data[0][0] = 1
+    assert load(tiny, file).verify(load(tiny, file)).varied is True
+    assert load(tiny, file, steps=1).verify(load(tiny, file, steps=1)).varied is None
+    # Values in between vary, the output does not.
+    file.subgraphs[0].tensors += [tiny.T((4, 4), data=[[0] * 4] * 4), tiny.T((1, 4))]
+    file.subgraphs[0].operators.append(tiny.Op("FULLY_CONNECTED", (2, 3, -1), (4,)))
+    file.subgraphs[0].outputs = (4,)
+    assert load(tiny, file).verify(load(tiny, file)).varied is True
+
+
 def test_a_bad_plan_is_found(tiny, tflm):
     """Everything at offset 0: it runs, and its outputs are wrong."""
     model = load(tiny, tiny.diamond())
@@ -96,7 +115,7 @@ def test_a_wrong_prediction_is_a_failure(tiny, tflm, monkeypatch):
     model = load(tiny, tiny.diamond(), steps=1)
     monkeypatch.setattr(TfliteModel, "predicted_bytes", 7)
     found = model.verify(replace(model))
-    assert not found.exact
+    assert not found.as_predicted
     assert any("predicted were 7" in f for f in found.failures)
 
 

@@ -7,8 +7,9 @@ from itertools import permutations
 import pytest
 from peakmem.model import InputError, peak_of, scheduled_timeline
 from peakmem.ordering import order_program
-from peakmem_tflite.model import Settings, TfliteModel
+from peakmem_tflite.model import TfliteModel
 from peakmem_tflite.planning import greedy_head
+from peakmem_tflite.settings import Settings
 
 
 def optimized(model):

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from peakmem.model import InputError, PeakmemError
-from peakmem_tflite.model import Settings, TfliteModel
+from peakmem_tflite.model import TfliteModel
 from peakmem_tflite.reader import read
+from peakmem_tflite.settings import Settings
 
 
 def refused(data: bytes) -> str:

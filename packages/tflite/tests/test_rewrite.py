@@ -10,11 +10,12 @@ import pytest
 from peakmem.model import InputError, Schedule, UsageError
 from peakmem.ordering import order_program
 from peakmem_tflite.arena import allocations, simulate
-from peakmem_tflite.check import check_rewrite
-from peakmem_tflite.model import Settings, TfliteModel
+from peakmem_tflite.model import TfliteModel
 from peakmem_tflite.planning import by_subgraph
 from peakmem_tflite.reader import read
 from peakmem_tflite.rewrite import permute, unplannable, with_plan
+from peakmem_tflite.settings import Settings
+from peakmem_tflite.static import check_rewrite
 
 
 def load(tiny, file):
@@ -44,6 +45,17 @@ def test_an_order_changes_operator_vectors_only(tiny, orders, seed):
         assert [model.graph.subgraphs[k].operators[i] for i in order] == list(other.subgraphs[k].operators)
     back = {k: [list(o).index(i) for i in range(len(o))] for k, o in by_subgraph(model.mapped, drawn).items()}
     assert permute(other, back) == model.data
+
+
+def test_an_operator_inside_its_vector_cannot_move(tiny):
+    """No writer stores one there; the distance to it would be 0, which leads nowhere, or negative."""
+    graph = load(tiny, tiny.diamond()).graph
+    main = replace(graph.subgraphs[0], operators=graph.subgraphs[0].operators[:3], vector=0)
+    crafted = replace(graph, data=struct.pack("<III", 4, 100, 200), subgraphs=(main,))
+    assert permute(crafted, {0: (0, 2, 1)}) == struct.pack("<III", 4, 204, 96)
+    for order in ((1, 0, 2), (1, 2, 0)):
+        with pytest.raises(InputError, match="operator 0 is stored where its vector cannot be rearranged"):
+            permute(crafted, {0: order})
 
 
 def test_a_plan_is_put_before_an_untouched_file(tiny):

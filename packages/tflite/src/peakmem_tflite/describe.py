@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from peakmem_tflite.graph import Graph, Subgraph
-
-if TYPE_CHECKING:
-    from peakmem_tflite.model import TfliteModel
 
 
 def moved(old: Graph, new: Graph) -> list[dict[str, Any]]:
@@ -100,20 +97,20 @@ def _escape(character: str) -> str:
     return "".join(f"\\{byte:03o}" for byte in character.encode("utf-8", "backslashreplace"))
 
 
-def snippet(model: TfliteModel) -> str:
-    """C++ that states the arena and the operators of a model.
+def snippet(graph: Graph, name: str, head: int) -> str:
+    """C++ that states the arena and the operators of a file called ``name``, whose head takes ``head`` bytes.
 
-    The head is the model's own; the rest of the arena (tensor and node tables, kernels' data) depends on the device and
+    The head is the file's own; the rest of the arena (tensor and node tables, kernels' data) depends on the device and
     is left to be read there.
     """
-    used = sorted({(op.op, op.custom) for s in model.graph.subgraphs for op in s.operators})
-    name = re.sub(r"\W", "_", model.path.stem) if model.path else "model"
+    used = sorted({(op.op, op.custom) for s in graph.subgraphs for op in s.operators})
+    name = re.sub(r"\W", "_", name)
     known = [op for op, custom in used if not custom or op in _METHODS]
     unknown = [op for op, custom in used if custom and op not in _METHODS]
     lines = [
-        f"// {name}: the head of the arena takes {model.predicted_bytes} bytes with the portable reference kernels.",
+        f"// {name}: the head of the arena takes {head} bytes with the portable reference kernels.",
         "// The tail depends on the device: run once with a large arena, read arena_used_bytes(), and set kTail.",
-        f"constexpr size_t kHead = {model.predicted_bytes};",
+        f"constexpr size_t kHead = {head};",
         "constexpr size_t kTail = 0;  // arena_used_bytes() - kHead, to be measured on the device",
         "alignas(16) static uint8_t tensor_arena[kHead + kTail];",
         "",

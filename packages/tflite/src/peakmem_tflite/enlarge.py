@@ -12,7 +12,7 @@ from peakmem.model import Expansion, InputError, Program
 
 from peakmem_tflite.build import buffer_names
 from peakmem_tflite.effects import pure
-from peakmem_tflite.flat import Flat, Table
+from peakmem_tflite.flatbuffer import Flat, Table
 from peakmem_tflite.graph import PLAN_NAME, Graph
 from peakmem_tflite.prefix import MODEL, OPERATOR, SUBGRAPH, TENSOR, Prefix
 from peakmem_tflite.rewrite import entries_without_plan

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from peakmem.frontends import Frontend, Option, RuntimeStatus
 from peakmem.model import InputError, UsageError, did_you_mean
 
+from peakmem_tflite.settings import RUNTIMES, TARGETS, Settings, installed
+
 if TYPE_CHECKING:
     from peakmem_tflite.model import TfliteModel
-
-RUNTIMES = {
-    "tflm": ("tflite-micro", "pip install 'peakmem-tflite[tflm]'"),
-    "tflite-runtime": ("tflite-runtime", "pip install 'peakmem-tflite[tflite-runtime]'"),
-    "litert": ("ai-edge-litert", "pip install 'peakmem-tflite[litert]'"),
-}
-"""Runtime -> distribution that carries it, and the line that installs it."""
-
-TARGETS = ("reference",)
-"""Kernels whose scratch buffers are known; see `peakmem_tflite.scratch`."""
-
 
 class TfliteFrontend(Frontend):
     """Reads TensorFlow Lite files (``.tflite``)."""
@@ -66,7 +56,7 @@ class TfliteFrontend(Frontend):
 
     def load(self, path: Path, options: Mapping[str, Any]) -> TfliteModel:
         """Read a model; `InputError` names what is wrong with it."""
-        from peakmem_tflite.model import Settings, TfliteModel
+        from peakmem_tflite.model import TfliteModel
 
         settings = Settings(
             target=options.get("target", "reference"),
@@ -91,14 +81,6 @@ class TfliteFrontend(Frontend):
     def runtimes(self) -> tuple[RuntimeStatus, ...]:
         """Installed interpreters by their distributions' versions; none is imported."""
         return tuple(RuntimeStatus(name, installed(name), line) for name, (_, line) in RUNTIMES.items())
-
-
-def installed(runtime: str) -> str | None:
-    """Version of the distribution that carries a runtime, or None."""
-    try:
-        return version(RUNTIMES[runtime][0])
-    except PackageNotFoundError:
-        return None
 
 
 frontend = TfliteFrontend()

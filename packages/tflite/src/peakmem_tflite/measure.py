@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from peakmem.frontends import Progress, Verification
 from peakmem.model import RuntimeFailed, RuntimeMissing
@@ -17,12 +17,9 @@ from peakmem.system.sizes import in_bytes
 
 from peakmem_tflite.arena import allocations, planned, planner_temp
 from peakmem_tflite.enlarge import same_values
-from peakmem_tflite.frontend import RUNTIMES, installed
 from peakmem_tflite.graph import CONTROL_FLOW, Graph
 from peakmem_tflite.rewrite import with_plan
-
-if TYPE_CHECKING:
-    from peakmem_tflite.model import TfliteModel
+from peakmem_tflite.settings import RUNTIMES, Settings, installed
 
 Tensor = tuple[int, int]
 """Subgraph and index."""
@@ -31,6 +28,15 @@ _DELEGATES = "under the default XNNPACK delegate of LiteRT and tflite-runtime th
 
 LIMIT = 300.0
 """Seconds that one piece of work in an interpreter may take."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A file to be run: what messages call it, what it holds, and the bytes of its head that were predicted."""
+
+    name: str
+    graph: Graph
+    predicted: int
 
 
 @dataclass
@@ -46,6 +52,8 @@ class Run:
         What was compared.
     failures : list of str
         What differs.
+    varied : bool or None
+        Whether a value other than an input had different bits at different steps; None where it could not have.
     """
 
     runtime: str
@@ -53,10 +61,11 @@ class Run:
     found: list[dict[str, Any]]
     compared: str = ""
     failures: list[str] = field(default_factory=list)
+    varied: bool | None = None
 
 
-def verify(before: TfliteModel, after: TfliteModel, *, progress: Progress | None = None) -> Verification:
-    """Run two models on the interpreter of ``before.settings.runtime`` and compare.
+def verify(before: Subject, after: Subject, settings: Settings, *, progress: Progress | None = None) -> Verification:
+    """Run two files on the interpreter of ``settings.runtime`` and compare.
 
     TFLite Micro: head, tail and total as it records them, the smallest arena by bisection, every tensor of an
     interpreter that keeps them all apart, and the outputs of one that shares the arena as on a device, bit for bit over
@@ -69,11 +78,11 @@ def verify(before: TfliteModel, after: TfliteModel, *, progress: Progress | None
     RuntimeFailed
         When the interpreter cannot run a model.
     """
-    runtime = before.settings.runtime
+    runtime = settings.runtime
     say: Progress = progress or (lambda _: None)
     say(f"running both models on {runtime}")
-    run = _run(runtime, before, after)
-    predicted = before.predicted_bytes, after.predicted_bytes
+    run = _run(runtime, before, after, settings.steps)
+    predicted = before.predicted, after.predicted
     if runtime != "tflm":
         return Verification(
             runtime=runtime,
@@ -85,6 +94,7 @@ def verify(before: TfliteModel, after: TfliteModel, *, progress: Progress | None
             predicted_bytes=predicted[1],
             bitwise_identical=not run.failures,
             compared=run.compared,
+            varied=run.varied,
             failures=tuple(run.failures),
             notes=(f"arena_head is not measured on {runtime}", _DELEGATES, *_span_note(run)),
             details={"also": {runtime: _bits(run)}},
@@ -94,7 +104,7 @@ def verify(before: TfliteModel, after: TfliteModel, *, progress: Progress | None
         if row["head"] != expected:
             failures.append(f"the measured head {name} is {in_bytes(row['head'])}, predicted were {in_bytes(expected)}")
     notes = ["only the head carries over to a device; tail and smallest arena are those of this 64-bit host"]
-    arenas = [_arena(model, row) for model, row in zip((before, after), run.found)]
+    arenas = [_arena(subject.graph, row) for subject, row in zip((before, after), run.found)]
     if arenas[1]["binds"] == "planner":
         smallest = in_bytes(arenas[1]["smallest_arena"])
         notes.append(f"the smallest arena, {smallest}, is bound by the planner's own work space, not by the head")
@@ -105,7 +115,7 @@ def verify(before: TfliteModel, after: TfliteModel, *, progress: Progress | None
             continue
         say(f"comparing bits on {other}")
         try:
-            second = _run(other, before, after)
+            second = _run(other, before, after, settings.steps)
         except (RuntimeFailed, RuntimeMissing) as error:
             notes.append(f"not compared on {other}: {error}")
             continue
@@ -127,15 +137,16 @@ def verify(before: TfliteModel, after: TfliteModel, *, progress: Progress | None
         predicted_bytes=predicted[1],
         bitwise_identical=identical,
         compared=run.compared,
+        varied=run.varied,
         failures=tuple(failures),
         notes=tuple(notes),
         details={"arena_before": arenas[0], "arena_after": arenas[1], **({"also": also} if also else {})},
     )
 
 
-def heads(models: Sequence[TfliteModel]) -> list[int]:
-    """Heads of several models as TFLite Micro records them, in bytes; nothing is compared."""
-    run = _start("tflm", models, steps=0)
+def heads(graphs: Sequence[Graph]) -> list[int]:
+    """Heads of several files as TFLite Micro records them, in bytes; nothing is compared."""
+    run = _start("tflm", [Subject(f"model {i}", graph, 0) for i, graph in enumerate(graphs)], steps=0)
     return [int(row["head"]) for row in run.found]
 
 
@@ -157,17 +168,17 @@ def _span_note(run: Run) -> list[str]:
     return [f"tensors span {in_bytes(spans[0])} -> {in_bytes(spans[1])} in the arena of {run.runtime}, which is not modelled"]
 
 
-def _run(runtime: str, before: TfliteModel, after: TfliteModel) -> Run:
+def _run(runtime: str, before: Subject, after: Subject, steps: int) -> Run:
     pairs = _pairs(before.graph, after.graph)
     if runtime != "tflm":
         pairs = [(p, q) for p, q in pairs if p[0] == 0]
-    run = _start(runtime, (before, after), before.settings.steps, [[p for p, _ in pairs], [q for _, q in pairs]])
-    _compare(before, after, pairs, run)
+    run = _start(runtime, (before, after), steps, [[p for p, _ in pairs], [q for _, q in pairs]])
+    _compare(before.graph, after.graph, pairs, run, steps)
     return run
 
 
 def _start(
-    runtime: str, models: Sequence[TfliteModel], steps: int, tensors: Sequence[Sequence[Tensor]] | None = None
+    runtime: str, subjects: Sequence[Subject], steps: int, tensors: Sequence[Sequence[Tensor]] | None = None
 ) -> Run:
     version = installed(runtime)
     if version is None:
@@ -175,24 +186,23 @@ def _start(
     try:
         with tempfile.TemporaryDirectory(prefix="peakmem-") as folder:
             rows = []
-            for i, model in enumerate(models):
+            for i, subject in enumerate(subjects):
                 path, bare = Path(folder, f"{i}.tflite"), Path(folder, f"{i}-bare.tflite")
-                path.write_bytes(model.data)
-                bare.write_bytes(with_plan(model.graph, None))
-                rows.append({"path": str(path), "bare": str(bare), **_job(model, tensors[i] if tensors else ())})
+                path.write_bytes(subject.graph.data)
+                bare.write_bytes(with_plan(subject.graph, None))
+                rows.append({"path": str(path), "bare": str(bare), **_job(subject.graph, tensors[i] if tensors else ())})
             answer = _child({"runtime": runtime, "models": rows, "steps": steps, "limit": LIMIT})
     except OSError as error:
         reason = error.strerror or "an error of the system"
         raise RuntimeFailed(f"{runtime} cannot be started ({reason}); nothing was measured") from None
     run = Run(runtime, version, answer["models"])
-    for i, (model, row) in enumerate(zip(models, run.found)):
-        _raise_failure(runtime, str(model.path or ("the given model" if i == 0 else "the rewritten model")), row)
+    for subject, row in zip(subjects, run.found):
+        _raise_failure(runtime, subject.name, row)
     return run
 
 
-def _job(model: TfliteModel, tensors: Sequence[Tensor]) -> dict[str, Any]:
-    """What the child must know of a model; ``tensors`` are those it is to read."""
-    graph = model.graph
+def _job(graph: Graph, tensors: Sequence[Tensor]) -> dict[str, Any]:
+    """What the child must know of a file; ``tensors`` are those it is to read."""
     calls = [
         {
             "op": op.op,
@@ -214,7 +224,7 @@ def _job(model: TfliteModel, tensors: Sequence[Tensor]) -> dict[str, Any]:
         # Outputs of control flow and variables lie outside LiteRT's arena.
         "span": [] if any(c["op"] != "CALL_ONCE" for c in calls) else _in_arena(graph),
         "calls": calls,
-        "planner_temp": planner_temp(graph, allocations(graph, model.settings.target)),
+        "planner_temp": planner_temp(graph, allocations(graph, "reference")),
         "after_planning": _after_planning(graph),
         "arena": ((64 << 20) + 4 * total + 4 * len(graph.data)) // 16 * 16,
     }
@@ -301,22 +311,25 @@ def _raise_failure(runtime: str, name: str, row: dict[str, Any]) -> None:
         raise RuntimeFailed(f"{name}: {runtime} cannot run it ({detail}); nothing was measured")
 
 
-def _compare(before: TfliteModel, after: TfliteModel, pairs: Sequence[tuple[Tensor, Tensor]], run: Run) -> None:
-    a, b = before.graph.subgraphs[0], after.graph.subgraphs[0]
+def _compare(before: Graph, after: Graph, pairs: Sequence[tuple[Tensor, Tensor]], run: Run, steps: int) -> None:
+    a, b = before.subgraphs[0], after.subgraphs[0]
     signatures = [[(s.tensors[t].shape, s.tensors[t].type) for t in s.inputs] for s in (a, b)]
     if signatures[0] != signatures[1] or len(a.outputs) != len(b.outputs):
         run.failures.append("the models take different inputs or give different outputs")
         run.compared = "nothing"
         return
-    steps = before.settings.steps
     over = f"over {steps} step{'s' if steps != 1 else ''}"
     names = [f"output {i}" for i in range(len(a.outputs))]
     _first_difference(run, "outputs", names, "in the shared arena")
+    if steps > 1 and a.inputs:
+        inputs = {(0, t) for t in a.inputs}
+        own = [i for i, t in enumerate(a.outputs) if t not in a.inputs]
+        run.varied = _varied(run, "outputs", own) or _varied(run, "tensors", [i for i, (p, _) in enumerate(pairs) if p not in inputs])
     if not pairs:
         run.compared = f"all {len(names)} outputs (the models have different tensors) {over}"
         return
     labels = [
-        f"tensor {t} ({before.graph.subgraphs[k].tensors[t].name!r}) of subgraph {k}"
+        f"tensor {t} ({before.subgraphs[k].tensors[t].name!r}) of subgraph {k}"
         + (f", as tensor {u} computes it again," if u != t else "")
         for (k, t), (_, u) in pairs
     ]
@@ -332,6 +345,12 @@ def _compare(before: TfliteModel, after: TfliteModel, pairs: Sequence[tuple[Tens
     run.compared = f"{what} and all outputs {over}"
 
 
+def _varied(run: Run, part: str, chosen: Sequence[int]) -> bool:
+    """Whether one of the values chosen had different bits at two steps, in either file."""
+    columns = [[step[1 + i] for step in row[part]["result"]] for row in run.found for i in chosen]
+    return any(len({bits for bits in column if bits}) > 1 for column in columns)
+
+
 def _first_difference(run: Run, part: str, labels: list[str], where: str) -> None:
     results = [row[part]["result"] for row in run.found]
     for step, (x, y) in enumerate(zip(*results)):
@@ -341,10 +360,9 @@ def _first_difference(run: Run, part: str, labels: list[str], where: str) -> Non
                 return
 
 
-def _arena(model: TfliteModel, row: dict[str, Any]) -> dict[str, Any]:
+def _arena(graph: Graph, row: dict[str, Any]) -> dict[str, Any]:
     """Figures of one arena, JSON-ready, in bytes."""
-    graph = model.graph
-    buffers = allocations(graph, model.settings.target)
+    buffers = allocations(graph, "reference")
     smallest = row["smallest"]["result"]
     operators = sum(len(s.operators) for s in graph.subgraphs)
     # Per tensor a TfLiteEvalTensor of two pointers and a type; per operator a node of seven pointers and an integer.

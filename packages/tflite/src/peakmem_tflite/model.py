@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from peakmem.frontends import Model, Progress, Verification
+from peakmem.frontends import Model, Progress, Structure, Verification
 from peakmem.model import Expansion, InputError, Orders, Program, Schedule
 from peakmem.ordering.others import other_orders
 from peakmem.system.files import write_atomically
@@ -18,24 +18,15 @@ from peakmem.system.sizes import in_bytes
 from peakmem_tflite import planning
 from peakmem_tflite.arena import allocations, head, simulate
 from peakmem_tflite.build import Mapped, buffer_names, build, main_entry_bytes
-from peakmem_tflite.check import check_enlarged, check_rewrite
 from peakmem_tflite.enlarge import enlarge
 from peakmem_tflite.graph import Graph
 from peakmem_tflite.reader import read
 from peakmem_tflite.rewrite import permute, unplannable, with_plan
+from peakmem_tflite.settings import Settings
+from peakmem_tflite.static import check_enlarged, check_rewrite
 
 if TYPE_CHECKING:
     from peakmem.ordering import Ordering
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Options of the frontend; see `peakmem_tflite.frontend.TfliteFrontend.options`."""
-
-    target: str = "reference"
-    no_plan: bool = False
-    runtime: str = "tflm"
-    steps: int = 20
 
 
 @dataclass(frozen=True)
@@ -176,7 +167,7 @@ class TfliteModel(Model):
         return Schedule(outcome.orders, offsets, notes=notes)
 
     def apply(self, schedule: Schedule) -> TfliteModel:
-        """The file rewritten and checked by `peakmem_tflite.check`.
+        """The file rewritten and checked by `peakmem_tflite.static`.
 
         Recomputed copies become operators and tensors of the main subgraph. Such a schedule comes without offsets,
         since `schedule` speaks of the program as it is; then they are planned here, as `schedule` does, at the orders
@@ -228,11 +219,20 @@ class TfliteModel(Model):
     def save(self, path: str | Path, *, force: bool = False) -> None:
         write_atomically(path, self.data, source=self.path, force=force)
 
+    def structure(self, other: Model) -> Structure:
+        from peakmem_tflite.structure import compare_graphs
+
+        return compare_graphs(self.graph, self.same_kind(other).graph)
+
     def verify(self, other: Model, *, progress: Progress | None = None) -> Verification:
         """Run both on the chosen interpreter, in child processes; see `peakmem_tflite.measure`."""
-        from peakmem_tflite.measure import verify
+        from peakmem_tflite.measure import Subject, verify
 
-        return verify(self, self.same_kind(other), progress=progress)
+        subjects = [
+            Subject(str(model.path or name), model.graph, model.predicted_bytes)
+            for model, name in ((self, "the given model"), (self.same_kind(other), "the rewritten model"))
+        ]
+        return verify(subjects[0], subjects[1], self.settings, progress=progress)
 
     def extras(self, other: Model, verification: Verification | None) -> dict[str, Any]:
         """Which operators moved, and the measured arenas."""
@@ -250,4 +250,4 @@ class TfliteModel(Model):
         """C++ for a device: the arena's size and the operators the resolver must hold."""
         from peakmem_tflite.describe import snippet
 
-        return snippet(self)
+        return snippet(self.graph, self.path.stem if self.path else "model", self.predicted_bytes)

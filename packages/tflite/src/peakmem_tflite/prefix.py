@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from peakmem.model import InputError
 
-from peakmem_tflite.flat import IDENTIFIER, Table
+from peakmem_tflite.flatbuffer import IDENTIFIER, Table
 from peakmem_tflite.graph import Graph
 
 UNIT = 64

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from peakmem.model import InputError
 
-from peakmem_tflite.flat import IDENTIFIER, Flat, Table
+from peakmem_tflite.flatbuffer import IDENTIFIER, Flat, Table
 from peakmem_tflite.graph import CONTROL_FLOW, PLAN_NAME, Graph, Metadata, Operator, Subgraph, Tensor
 
 BYTES = {

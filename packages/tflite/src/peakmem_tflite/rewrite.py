@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from peakmem.model import InputError
 
-from peakmem_tflite.flat import Flat
+from peakmem_tflite.flatbuffer import Flat
 from peakmem_tflite.graph import PLAN_NAME, Graph
 from peakmem_tflite.prefix import MODEL, Prefix, unknown_field
 

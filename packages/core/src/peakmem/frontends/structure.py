@@ -34,6 +34,8 @@ class Step:
         Tokens of effects, such as variables and generators; steps with one in common keep their sequence and never run twice.
     bodies : tuple of Part
         They see the values around them.
+    once : bool
+        It never runs twice, even where no other step shares its effect.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Step:
     writes: tuple[str, ...]
     effects: tuple[str, ...] = ()
     bodies: tuple[Part, ...] = ()
+    once: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,12 +93,15 @@ def compare(first: Part, second: Part, *, noun: str = "operators") -> Structure:
     have = Counter(a.steps)
     for i, (number, step) in enumerate(zip(b.steps, second.steps)):
         if number not in have:
-            return Structure(difference=_why(first, a, step, b.read[i], i))
+            return Structure(difference=_why(first, a, step, b.read[i]))
     found = Counter(b.steps)
     for number, step in zip(a.steps, first.steps):
         if found[number] < have[number]:
             return Structure(difference=f"{step.name} of the first is missing from the second")
     copies = found - have
+    for number, step in zip(b.steps, second.steps):
+        if step.once and number in copies:
+            return Structure(difference=f"{step.name} of the second runs more often than in the first, which its effects forbid")
     for token in sorted(a.effects.keys() | b.effects.keys()):
         if a.effects[token] != b.effects[token]:
             return Structure(difference=f"steps that share {token!r} run in another sequence")
@@ -128,17 +134,28 @@ def _number(part: Part, around: Mapping[str, str]) -> _Numbered:
     return result
 
 
-def _why(first: Part, a: _Numbered, step: Step, read: tuple[str, ...], place: int) -> str:
+def _why(first: Part, a: _Numbered, step: Step, read: tuple[str, ...]) -> str:
     """The difference of a step of the second file that the first has not."""
     same = [s for s, r in zip(first.steps, a.read) if r == read]
     kind = step.what.split("\n", 1)[0]
+    like = [(s, r) for s, r in zip(first.steps, a.read) if s.what.split("\n", 1)[0] == kind]
     alike = next((s for s in same if s.what.split("\n", 1)[0] == kind), None)
     if alike is not None:
-        what = "a body" if alike.what == step.what else "attributes, constants or types"
-        return f"{step.name} of the second has other {what} than {alike.name} of the first"
+        if alike.what != step.what:
+            return f"{step.name} of the second has other attributes, constants or types than {alike.name} of the first"
+        inside = next(filter(None, (compare(p, q).difference for p, q in zip(alike.bodies, step.bodies))), "")
+        return f"{step.name} of the second has another body than {alike.name} of the first" + (f" ({inside})" if inside else "")
     if same:
         return f"{step.name} of the second reads what {same[0].name} of the first reads and is another operator"
-    return f"{step.name} (at {place}) of the second reads values or constants that no {kind} of the first reads together"
+    if not like:
+        return f"{step.name} of the second has no counterpart in the first, which has no {kind}"
+    # The one it has most in common with.
+    have = Counter(read)
+    closest, r = max(like, key=lambda row: (sum((have & Counter(row[1])).values()), row[0].what == step.what))
+    name = next((n for n, p, q in zip(step.reads, read, r) if p != q), "")
+    if not name:
+        return f"{step.name} of the second reads {len(read)} values, {closest.name} of the first {len(r)}"
+    return f"{step.name} of the second reads {name} where {closest.name} of the first reads another value"
 
 
 def _permutation(first: Sequence[str], second: Sequence[str], copies: Mapping[str, int]) -> list[int]:

@@ -15,7 +15,7 @@ from peakmem.model import InputError
 from peakmem_tflite.arena import Allocation, allocations, simulate
 from peakmem_tflite.effects import tokens
 from peakmem_tflite.enlarge import operator_tables, settings
-from peakmem_tflite.flat import Flat
+from peakmem_tflite.flatbuffer import Flat
 from peakmem_tflite.graph import CONTROL_FLOW, PLAN_NAME, Graph
 from peakmem_tflite.prefix import UNIT, moved
 from peakmem_tflite.reader import read
