@@ -2051,14 +2051,14 @@ static uint32_t population(const uint64_t *state, uint32_t n)
     return count;
 }
 
-static void trace_node(const Proof *proof, uint32_t index, int kind, const Context *c)
+static void trace_node(const Proof *proof, const Context *c)
 {
     unsigned long added = 0;
     const Graph *g;
     for (g = c->graph; g; g = g->base)
         added += g->count;
-    printf("proofs['%s'] node %lu %s: %lu statements run, %lu precedences added%s\n", proof->part->path, (unsigned long)index,
-        KINDS[kind], (unsigned long)population(c->state, proof->dag->side->n), added, c->graph->mirrored ? ", mirror image" : "");
+    printf("%s%lu statements run, %lu precedences added%s\n", place, (unsigned long)population(c->state, proof->dag->side->n),
+        added, c->graph->mirrored ? ", mirror image" : "");
 }
 
 /* The proof of one part: nodes from the root down, each in every context in which it is used. References lead to smaller
@@ -2132,7 +2132,7 @@ static Wide check_proof(const Json *json, uint32_t object, const Part *part, int
             }
             check_node(&proof, &contexts, nodes[i], i, kind, c);
             if (trace)
-                trace_node(&proof, i, kind, c);
+                trace_node(&proof, c);
             drop(c);
         }
     }
