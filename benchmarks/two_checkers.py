@@ -29,10 +29,12 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, metavar="DIR", help="write the pairs on which the checkers disagree there")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there too")
     parser.add_argument(
-        "--sanitize", action="store_true", help="compile with address and undefined-behaviour sanitizers"
+        "--sanitize",
+        action="store_true",
+        help="compile with address and undefined-behaviour sanitizers, and tables of ancestors for small programs",
     )
     options = parser.parse_args()
-    flags = ("-std=c99", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    flags = ("-std=c99", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DOFTEN=1")
     begin = time.process_time()
     with tempfile.TemporaryDirectory() as name:
         checker = compiled(Path(name), *(flags if options.sanitize else ()))

@@ -14,7 +14,6 @@
  *
  * Sections: memory and failure, numbers, SHA-256, JSON, programs, digest, graphs, flows, proof nodes, certificate, main.
  */
-#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -1088,7 +1087,15 @@ static void put_program(Sha *sha, const Json *json, uint32_t value, int outermos
 
 /* ---- graphs ------------------------------------------------------------------------------------------------------
  * A context's DAG is kept as what was added to another one (`Graph`); only the one at hand is written out (`Dag`),
- * with lists of direct predecessors and successors. Ancestors are searched when asked for. */
+ * with lists of direct predecessors and successors. Ancestors and descendants are searched when asked for, and tabulated as
+ * bit sets where a DAG that is not too large is asked often. */
+
+#ifndef OFTEN /* tests set it to 1, so that small programs are searched and tabulated */
+#define OFTEN 64
+#endif
+#define TABULATED 16384 /* statements: 32 MiB for each of the two tables */
+
+enum { BEFORE, AFTER };
 
 typedef struct Graph {
     struct Graph *base; /* NULL: the side's own dependences */
@@ -1101,6 +1108,8 @@ typedef struct Graph {
 typedef struct {
     const Side *side;
     Lists before, after;
+    uint64_t *table[2]; /* rows of strict ancestors, of strict descendants; NULL if there is none */
+    uint32_t searches[2], words;
     uint32_t *rank;        /* place in one topological order */
     uint32_t *births, *births_start, *births_count; /* of buffers, as far as known: births_count is 0 where not */
     size_t births_length, births_room;
@@ -1188,26 +1197,74 @@ static void drop_dag(Dag *dag)
     if (dag == NULL)
         return;
     drop(dag->before.start), drop(dag->before.item), drop(dag->after.start), drop(dag->after.item);
-    drop(dag->rank), drop(dag->stack), drop(dag->seen);
+    drop(dag->rank), drop(dag->stack), drop(dag->seen), drop(dag->table[BEFORE]), drop(dag->table[AFTER]);
     drop(dag->births), drop(dag->births_start), drop(dag->births_count);
     drop(dag);
 }
 
+static int has(const uint64_t *state, uint32_t v)
+{
+    return (int)(state[v / 64] >> (v % 64) & 1);
+}
+
+static void put_in(uint64_t *state, uint32_t v)
+{
+    state[v / 64] |= (uint64_t)1 << (v % 64);
+}
+
+static void tabulate(Dag *dag, int way)
+{
+    uint32_t n = dag->side->n, i, k, w, *order = make((size_t)n + 1, sizeof *order);
+    Lists lists = way == BEFORE ? dag->before : dag->after;
+    dag->words = n / 64 + 1;
+    dag->table[way] = make((size_t)n * dag->words, sizeof(uint64_t));
+    for (i = 0; i < n; i++)
+        order[way == BEFORE ? dag->rank[i] : n - 1 - dag->rank[i]] = i;
+    for (i = 0; i < n; i++) {
+        uint64_t *row = dag->table[way] + (size_t)order[i] * dag->words;
+        for (k = lists.start[order[i]]; k < lists.start[order[i] + 1]; k++) {
+            const uint64_t *other = dag->table[way] + (size_t)lists.item[k] * dag->words;
+            for (w = 0; w < dag->words; w++)
+                row[w] |= other[w];
+            put_in(row, lists.item[k]);
+        }
+    }
+    drop(order);
+}
+
+/* The row of v in a table; NULL if none is kept. The DAG has a topological order: others are never searched. */
+static const uint64_t *row_of(Dag *dag, int way, uint32_t v)
+{
+    if (dag->table[way] == NULL && dag->side->n <= TABULATED && ++dag->searches[way] > OFTEN)
+        tabulate(dag, way);
+    return dag->table[way] ? dag->table[way] + (size_t)v * dag->words : NULL;
+}
+
 /* Strict ancestors or descendants of v; returns how many, they stand in dag->stack and are stamped in dag->seen. */
-static uint32_t search(Dag *dag, Lists way, uint32_t v)
+static uint32_t search(Dag *dag, int way, uint32_t v)
 {
     uint32_t count = 0, done = 0, k, u = v;
+    Lists lists = way == BEFORE ? dag->before : dag->after;
     next_stamp(dag);
     for (;;) {
-        for (k = way.start[u]; k < way.start[u + 1]; k++)
-            if (dag->seen[way.item[k]] != dag->stamp) {
-                dag->seen[way.item[k]] = dag->stamp;
-                dag->stack[count++] = way.item[k];
+        for (k = lists.start[u]; k < lists.start[u + 1]; k++)
+            if (dag->seen[lists.item[k]] != dag->stamp) {
+                dag->seen[lists.item[k]] = dag->stamp;
+                dag->stack[count++] = lists.item[k];
             }
         if (done == count)
             return count;
         u = dag->stack[done++];
     }
+}
+
+static int comes_before(Dag *dag, uint32_t u, uint32_t v)
+{
+    const uint64_t *row = row_of(dag, BEFORE, v);
+    if (row)
+        return has(row, u);
+    search(dag, BEFORE, v);
+    return dag->seen[u] == dag->stamp;
 }
 
 static const uint32_t *rank_for_sorting;
@@ -1446,24 +1503,29 @@ static Wide flow_value(Proof *proof, uint32_t v, uint32_t flow)
     Arc *arcs;
     if (kind_of(json, flow) != LIST)
         refuse("'flow' must be a list");
+    memset(proof->class, 0, side->m);
+    if (v != NO_STATEMENT) {
+        for (k = side->touches.start[v]; k < side->touches.start[v + 1]; k++) {
+            proof->class[side->touches.item[k]] = GONE;
+            held += side->bytes[side->touches.item[k]];
+        }
+        value = side->workspace[v];
+    }
     for (b = 0; b < side->m; b++) {
         int class = (side->entry[b] ? EARLY : 0) | (side->pinned[b] ? LATE : 0);
+        if (proof->class[b] == GONE)
+            continue;
         for (k = side->touchers.start[b]; k < side->touchers.start[b + 1] && class != (EARLY | LATE); k++) {
             int where = proof->region[side->touchers.item[k]];
             class |= where == IN_LOW ? EARLY : where == OUT_HIGH ? LATE : 0;
         }
-        if (!side->counted[b] || (v != NO_STATEMENT && contains(side->touches, v, b)))
+        if (!side->counted[b])
             class = GONE;
         else if (class == (EARLY | LATE)) {
             held += side->bytes[b];
-            class |= GONE;
+            class = GONE;
         }
         proof->class[b] = (unsigned char)class;
-    }
-    if (v != NO_STATEMENT) {
-        for (k = side->touches.start[v]; k < side->touches.start[v + 1]; k++)
-            held += side->bytes[side->touches.item[k]];
-        value = side->workspace[v];
     }
     count = json->values[flow].length;
     arcs = make((size_t)count + 1, sizeof *arcs);
@@ -1533,16 +1595,6 @@ typedef struct {
     uint64_t limit, proved, pending;
     uint32_t nodes, words;
 } Contexts;
-
-static int has(const uint64_t *state, uint32_t v)
-{
-    return (int)(state[v / 64] >> (v % 64) & 1);
-}
-
-static void put_in(uint64_t *state, uint32_t v)
-{
-    state[v / 64] |= (uint64_t)1 << (v % 64);
-}
 
 static size_t state_words; /* for comparing */
 
@@ -1724,13 +1776,29 @@ static void require_holds(const uint64_t *set, const uint64_t *state, uint32_t n
             refuse("misses statement %lu, which has run", (unsigned long)v);
 }
 
+/* Puts the strict ancestors or descendants of v into a region. */
+static void mark_search(Proof *proof, int way, uint32_t v, unsigned char mark)
+{
+    Dag *dag = proof->dag;
+    const uint64_t *row = row_of(dag, way, v);
+    uint32_t k, i, count = row ? 0 : search(dag, way, v);
+    for (k = 0; k < count; k++)
+        proof->region[dag->stack[k]] = mark;
+    for (i = 0; row && i < dag->words; i++) {
+        uint64_t word = row[i];
+        for (k = 64 * i; word; word >>= 1, k++)
+            if (word & 1)
+                proof->region[k] = mark;
+    }
+}
+
 /* A trap. Forward: T a down-set with S in it; the exits are what can run next. Backward: R an up-set without S; the
  * entries are what can run last before it. Each must be listed once, with its flow. */
 static void check_trap(Proof *proof, uint32_t node, const Context *c, int forward)
 {
     const Json *json = proof->json;
     Dag *dag = proof->dag;
-    uint32_t n = dag->side->n, v, w, k, i, at, list, wanted = 0, count;
+    uint32_t n = dag->side->n, v, w, k, i, at, list, wanted = 0;
     uint64_t *set = set_at(proof, node, "trap"); /* T, or V - R: both are down-sets that hold S */
     if (!forward)
         for (v = 0; v < n; v++)
@@ -1758,15 +1826,11 @@ static void check_trap(Proof *proof, uint32_t node, const Context *c, int forwar
         if (forward) {
             for (w = 0; w < n; w++)
                 proof->region[w] = (unsigned char)(has(c->state, w) ? IN_LOW : has(set, w) ? UNDECIDED : OUT_HIGH);
-            count = search(dag, dag->before, v);
-            for (k = 0; k < count; k++)
-                proof->region[dag->stack[k]] = IN_LOW;
+            mark_search(proof, BEFORE, v, IN_LOW);
         } else {
             for (w = 0; w < n; w++)
                 proof->region[w] = (unsigned char)(has(set, w) ? IN_LOW : UNDECIDED);
-            count = search(dag, dag->after, v);
-            for (k = 0; k < count; k++)
-                proof->region[dag->stack[k]] = OUT_HIGH;
+            mark_search(proof, AFTER, v, OUT_HIGH);
             proof->region[v] = OUT_HIGH;
         }
         require_flow(proof, v, member(json, at, "flow"), proof->bound);
@@ -1778,13 +1842,7 @@ static void check_trap(Proof *proof, uint32_t node, const Context *c, int forwar
 
 static void require_incomparable(const Proof *proof, uint32_t u, uint32_t v)
 {
-    Dag *dag = proof->dag;
-    int ordered = u == v;
-    search(dag, dag->before, v);
-    ordered |= dag->seen[u] == dag->stamp;
-    search(dag, dag->before, u);
-    ordered |= dag->seen[v] == dag->stamp;
-    if (ordered)
+    if (u == v || comes_before(proof->dag, u, v) || comes_before(proof->dag, v, u))
         refuse("statements %lu and %lu are ordered already", (unsigned long)u, (unsigned long)v);
 }
 
@@ -1794,14 +1852,6 @@ static void require_empty(const Context *c, uint32_t words)
     for (i = 0; i < words; i++)
         if (c->state[i])
             refuse("stands at a state that is not the empty one");
-}
-
-static void mark_search(Proof *proof, Lists way, uint32_t v, unsigned char mark)
-{
-    Dag *dag = proof->dag;
-    uint32_t k, count = search(dag, way, v);
-    for (k = 0; k < count; k++)
-        proof->region[dag->stack[k]] = mark;
 }
 
 static Graph *stronger(Proof *proof, Graph *base, uint32_t count)
@@ -1832,15 +1882,15 @@ static Graph *check_precedence(Proof *proof, uint32_t node, const Context *c)
             refuse("'at' must be one of the pair");
         require_incomparable(proof, u, v);
         memset(proof->region, UNDECIDED, dag->side->n);
-        mark_search(proof, dag->before, x, IN_LOW);
+        mark_search(proof, BEFORE, x, IN_LOW);
         if (x == u) { /* forcing v, and so its ancestors */
-            mark_search(proof, dag->before, v, IN_LOW);
+            mark_search(proof, BEFORE, v, IN_LOW);
             proof->region[v] = IN_LOW;
         } else { /* forbidding u, and so its descendants */
-            mark_search(proof, dag->after, u, OUT_HIGH);
+            mark_search(proof, AFTER, u, OUT_HIGH);
             proof->region[u] = OUT_HIGH;
         }
-        mark_search(proof, dag->after, x, OUT_HIGH);
+        mark_search(proof, AFTER, x, OUT_HIGH);
         proof->region[x] = OUT_HIGH;
         require_flow(proof, x, member(json, at, "flow"), proof->bound);
         graph->arcs[2 * i] = u;

@@ -84,7 +84,7 @@ def random_program(rng: random.Random, most: int = 8, depth: int = 0) -> Json:
             else:
                 before[v].add(rng.choice([u for u in touchers[:k] if name(b) in writes[u]]))
                 reads[v].append(name(b))
-    statements = []
+    statements: list[Json] = []
     for v in range(n):
         statement: Json = {"id": f"s{v}" if rng.random() < 0.9 else name(v), "reads": reads[v], "writes": writes[v]}
         if statement["id"] in (s["id"] for s in statements):
@@ -99,7 +99,7 @@ def random_program(rng: random.Random, most: int = 8, depth: int = 0) -> Json:
             ("effects", ([], ["r", "\x1b"])),
         ):
             if rng.random() < 0.1:
-                statement[key] = rng.choice(values)  # type: ignore[arg-type]
+                statement[key] = rng.choice(values)
         if depth < 2 and rng.random() < 0.08:
             statement["bodies"] = [random_program(rng, 3, depth + 1) for _ in range(rng.randint(1, 2))]
         statements.append(statement)
@@ -171,7 +171,7 @@ def certified(rng: random.Random, program: Program, share_of_solver: float = 0.5
 
 def timeline_peak(program: Program, orders: Json) -> int:
     """Peak of orders by the definition."""
-    peaks = {}
+    peaks: dict[str, int] = {}
     for path, part in parts(program):
         bodies = Counter[int]()
         for inner, peak in peaks.items():
