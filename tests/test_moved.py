@@ -46,7 +46,7 @@ def test_the_old_package_is_the_function_too() -> None:
         "import warnings; warnings.simplefilter('ignore')\n"
         "import peakmem\n"
         "new = peakmem.recompute\n"
-        "from peakmem.recompute import recompute\n"
+        "from peakmem.transform.recompute import recompute\n"
         "assert recompute is new and callable(peakmem.recompute)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,281 @@
+"""The checker in C99 against the page of the format and against the checker in Python."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checker_pairs import ALL_KINDS, STRICT, c_verdicts, compiled, python_verdict, study
+
+FORK: Any = {
+    "schema": "peakmem.program/1",
+    "buffers": [
+        {"id": "in", "bytes": 4, "kind": "input"},
+        {"id": "a", "bytes": 10},
+        {"id": "b", "bytes": 8},
+        {"id": "c", "bytes": 1},
+        {"id": "d", "bytes": 7},
+        {"id": "out", "bytes": 2, "kind": "output"},
+    ],
+    "statements": [
+        {"id": "A", "reads": ["in"], "writes": ["a"]},
+        {"id": "B", "reads": ["in"], "writes": ["b"]},
+        {"id": "C", "reads": ["a"], "writes": ["c"], "dependences": ["A"]},
+        {"id": "D", "reads": ["b"], "writes": ["d"], "dependences": ["B"]},
+        {"id": "E", "reads": ["c", "d"], "writes": ["out"], "dependences": ["C", "D"]},
+    ],
+}
+FLOW = [["s", "b0", 1], ["b0", 0, 1], [0, "b1", 1], ["b1", 2, 1], [2, "b3", 1], ["b3", "t", 1]]
+
+
+def canonical(program: Any) -> bytes:
+    """The canonical text, as the page has it, of a program without effects, bodies and names."""
+    buffers = [{"kind": "intermediate", "pinned": b.get("kind") == "output", **b} for b in program["buffers"]]
+    filled = {
+        "op": "",
+        "reads": [],
+        "writes": [],
+        "dependences": [],
+        "workspace": 0,
+        "cost": 0,
+        "pure": True,
+        "effects": [],
+    }
+    document = {
+        "schema": program["schema"],
+        "buffers": buffers,
+        "statements": [{**filled, **s} for s in program["statements"]],
+    }
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+
+def proof_of(program: Any, bound: int, nodes: list[Any], order: list[int], peak: int) -> Any:
+    return {
+        "schema": "peakmem.certificate/1",
+        "program": {"digest": "sha256:" + hashlib.sha256(canonical(program)).hexdigest()},
+        "lower_bound": bound,
+        "orders": {"": order},
+        "peak": peak,
+        "proofs": {"": {"lower_bound": bound, "root": len(nodes) - 1, "nodes": nodes}},
+    }
+
+
+def fork_proof() -> Any:
+    """D in any order within 16 bytes: with a flow of one byte along in, a and c."""
+    return proof_of(
+        FORK,
+        16,
+        [{"kind": "forward", "trap": [0, 1, 2], "exits": [{"statement": 3, "flow": [list(arc) for arc in FLOW]}]}],
+        [0, 2, 1, 3, 4],
+        16,
+    )
+
+
+@pytest.fixture(scope="module")
+def checker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = compiled(tmp_path_factory.mktemp("c"), *STRICT, "-DOFTEN=1")  # ancestors tabulated from the second search on
+    if made is None:
+        pytest.skip("no C compiler is found (cc, gcc or clang)")
+    return made
+
+
+@pytest.fixture
+def verdict(checker: Path, tmp_path: Path) -> Callable[..., str]:
+    """Verdict of the C checker on two documents, or on two texts."""
+
+    def judge(program: Any, document: Any) -> str:
+        files = (tmp_path / "p.json", tmp_path / "c.json")
+        for file, content in zip(files, (program, document)):
+            file.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+        return c_verdicts(checker, [files])[0]
+
+    return judge
+
+
+def test_random_programs_and_what_is_wrong_with_them(checker: Path, tmp_path: Path) -> None:
+    found = study(checker, tmp_path, 1, 200, 1500)
+    assert not found.disagreements, found.disagreements[0]
+    assert found.kinds.keys() == ALL_KINDS
+    assert min(found.counts[word] for word in ("accepted", "refused", "bad")) > 100, found.counts
+
+
+class TestThePage:
+    """What the page says, on the C checker alone: rules that two checkers could both have forgotten."""
+
+    def test_the_example_of_the_theory(self, verdict: Callable[..., str]) -> None:
+        assert verdict(FORK, fork_proof()) == "accepted 16 16"
+
+    @pytest.mark.parametrize(
+        "program",
+        [
+            {k: v for k, v in FORK.items() if k != "schema"},
+            {**FORK, "quantity": "bytes"},
+            {**FORK, "name": None},
+            {**FORK, "statements": [{"id": "A", "effects": [1]}]},
+            {**FORK, "statements": [{"id": "A", "bodies": [{**FORK, "quantity": 1}]}]},
+            {
+                **FORK,
+                "buffers": [{"id": "a", "bytes": 2**61}, {"id": "b", "bytes": 2**61, "kind": "constant"}],
+                "statements": [],
+            },
+            {**FORK, "statements": [{"id": "A", "reads": ["a"]}]},
+        ],
+    )
+    def test_no_program(self, verdict: Callable[..., str], program: Any) -> None:
+        assert verdict(program, fork_proof()) == "bad input"
+
+    @pytest.mark.parametrize(
+        ("ignored", "answer"),
+        [
+            (b"[" * 254 + b"]" * 254, "accepted"),  # in a member of the document, which is the first level
+            (b"[" * 256 + b"]" * 256, "bad"),
+            (b"1" * 4300, "accepted"),
+            (b"-" + b"1" * 4300, "accepted"),
+            (b"1" * 4301, "bad"),
+            (b"1" * 4301 + b".5", "accepted"),
+            (b"1e999999", "accepted"),
+            (b"01", "bad"),
+            (b"NaN", "bad"),
+            (b'"\\ud83d\\ude00"', "accepted"),
+            (b'"\\ud83d"', "bad"),
+            (b'"\xed\xa0\x80"', "bad"),
+            (b'"\xc0\x80"', "bad"),
+            (b'"\x1f"', "bad"),
+            (b'{"a": 1, "\\u0061": 2}', "bad"),
+            (b"1 \x0c", "bad"),
+        ],
+    )
+    def test_json(self, verdict: Callable[..., str], ignored: bytes, answer: str) -> None:
+        document = json.dumps({**fork_proof(), "ignored": "HERE"}).encode().replace(b'"HERE"', ignored)
+        assert verdict(FORK, document).split()[0] == answer
+        assert verdict(FORK, b"\xef\xbb\xbf" + document).split()[0] == answer
+
+    def test_sums_above_64_bits(self, verdict: Callable[..., str]) -> None:
+        """Bodies nested 32 deep, each with a workspace of almost 2^62."""
+        program: Any = {"schema": "peakmem.program/1", "buffers": [], "statements": []}
+        for depth in range(33):
+            statement = {"id": "s", "workspace": 2**62 - 1, "bodies": [program] if depth else []}
+            program = {"schema": "peakmem.program/1", "buffers": [], "statements": [statement]}
+        paths = ["/".join(["0/0"] * depth) for depth in range(33)]
+        leaf = {"kind": "expand", "children": {"0": None}}
+        proofs = {
+            path: {"lower_bound": (33 - k) * (2**62 - 1), "root": 0, "nodes": [leaf]} for k, path in enumerate(paths)
+        }
+
+        def digested(value: Any, outermost: bool) -> Any:
+            filled = {"buffers": [], "schema": value["schema"], **({} if outermost else {"name": ""})}
+            statement = {"op": "", "reads": [], "writes": [], "dependences": [], "cost": 0, "pure": True, "effects": []}
+            statement |= {k: v for k, v in value["statements"][0].items() if k != "bodies"}
+            bodies = [digested(body, False) for body in value["statements"][0]["bodies"]]
+            return {**filled, "statements": [statement | ({"bodies": bodies} if bodies else {})]}
+
+        text = json.dumps(digested(program, True), sort_keys=True, separators=(",", ":")).encode()
+        total = 33 * (2**62 - 1)
+        document = {
+            "schema": "peakmem.certificate/1",
+            "program": {"digest": "sha256:" + hashlib.sha256(text).hexdigest()},
+            "lower_bound": total,
+            "orders": {path: [0] for path in paths},
+            "peak": total,
+            "proofs": proofs,
+        }
+        assert total >= 2**64
+        assert verdict(program, document) == f"accepted {total} {total}"
+        for wrong in (total + 1, total + 2**64, total + 2**128, 10**39):
+            raised = {**document, "lower_bound": wrong, "proofs": {**proofs, "": {**proofs[""], "lower_bound": wrong}}}
+            assert verdict(program, raised) == verdict(program, {**document, "peak": wrong}) == "refused"
+
+    def test_amounts_of_any_size(self, verdict: Callable[..., str]) -> None:
+        """No amount wraps round, neither alone nor in a sum."""
+        for amount in (2**62, 2**63, 2**64, 2**64 + 1, 2**128 + 1, 10**4299):
+            document = fork_proof()
+            document["proofs"][""]["nodes"][0]["exits"][0]["flow"] = [
+                [a, b, x if b in ("b0", "b1") else amount] for a, b, x in FLOW
+            ]
+            assert verdict(FORK, document) == "refused"
+            document["proofs"][""]["nodes"][0]["exits"][0]["flow"] = [[a, b, amount] for a, b, _ in FLOW]
+            assert verdict(FORK, document) == "refused"
+
+    @pytest.mark.parametrize(("padding", "answer"), [(52, "refused"), (53, "accepted 0 0")])
+    def test_sharing_has_a_limit(self, verdict: Callable[..., str], tmp_path: Path, padding: int, answer: str) -> None:
+        """Ten branches in a row, each used twice: 2,047 contexts; 63 nodes allow 2,032, 64 allow 2,048."""
+        program = {**FORK, "buffers": [], "statements": [{"id": str(v)} for v in range(20)]}
+        nodes: list[Any] = [{"kind": "entry"}]
+        nodes += [{"kind": "branch", "pair": [2 * k, 2 * k + 1], "first": k, "second": k} for k in range(10)]
+        document = proof_of(program, 0, nodes, list(range(20)), 0)
+        document["proofs"][""]["nodes"] += [None] * padding
+        assert verdict(program, document) == answer
+        assert python_verdict(tmp_path / "p.json", tmp_path / "c.json") == answer
+
+
+class TestCommand:
+    def run(self, checker: Path, folder: Path, document: Any, *options: str) -> subprocess.CompletedProcess[str]:
+        (folder / "p.json").write_text(json.dumps(FORK))
+        (folder / "c.json").write_text(json.dumps(document))
+        return subprocess.run([str(checker), "p.json", "c.json", *options], cwd=folder, capture_output=True, text=True)
+
+    def test_valid(self, checker: Path, tmp_path: Path) -> None:
+        done = self.run(checker, tmp_path, fork_proof(), "--require-optimal", "--trace")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.splitlines() == [
+            "proofs['']: node 0 (forward): 0 statements run, 0 precedences added",
+            "valid: no order of this program has a live_peak below 16 B; its orders reach 16 B and are optimal",
+        ]
+
+    def test_not_optimal(self, checker: Path, tmp_path: Path) -> None:
+        document = {**fork_proof(), "lower_bound": 0, "proofs": {}}
+        done = self.run(checker, tmp_path, document)
+        assert (done.returncode, done.stdout) == (
+            0,
+            "valid: no order of this program has a live_peak below 0 B; its orders reach 16 B\n",
+        )
+        assert self.run(checker, tmp_path, document, "--require-optimal").returncode == 3
+
+    def test_refused(self, checker: Path, tmp_path: Path) -> None:
+        document = fork_proof()
+        document["proofs"][""]["nodes"][0]["exits"][0]["flow"].pop()
+        done = self.run(checker, tmp_path, document)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith("peakmem_check: certificate: proofs['']: node 0 (forward): ")
+
+    def test_bad_input(self, checker: Path, tmp_path: Path) -> None:
+        for command in (["missing", "c.json"], ["p.json"], ["p.json", "c.json", "--other"], ["p.json", "."]):
+            self.run(checker, tmp_path, fork_proof())
+            done = subprocess.run([str(checker), *command], cwd=tmp_path, capture_output=True, text=True)
+            assert (done.returncode, done.stdout) == (2, "") and done.stderr
+
+    def test_traces_are_in_order_of_verification(self, checker: Path, tmp_path: Path) -> None:
+        nodes: list[Any] = [
+            {"kind": "entry"},
+            {"kind": "branch", "pair": [0, 1], "first": 0, "second": 0},
+            {"kind": "reverse", "then": 1},
+        ]
+        done = self.run(checker, tmp_path, proof_of(FORK, 2, nodes, [0, 2, 1, 3, 4], 16), "--trace")
+        assert done.returncode == 1  # in the mirror image, 0 is E, which follows D
+        nodes[1]["pair"] = [1, 2]
+        done = self.run(checker, tmp_path, proof_of(FORK, 2, nodes, [0, 2, 1, 3, 4], 16), "--trace")
+        assert done.stdout.splitlines()[:4] == [
+            "proofs['']: node 2 (reverse): 0 statements run, 0 precedences added",
+            "proofs['']: node 1 (branch): 0 statements run, 0 precedences added, mirror image",
+            "proofs['']: node 0 (entry): 0 statements run, 1 precedences added, mirror image",
+            "proofs['']: node 0 (entry): 0 statements run, 1 precedences added, mirror image",
+        ]
+
+
+def test_files_are_judged_one_by_one(checker: Path, tmp_path: Path) -> None:
+    """A bad line of a batch changes nothing for the next."""
+    good, bad, false = (tmp_path / name for name in ("good.json", "bad.json", "false.json"))
+    program = tmp_path / "p.json"
+    program.write_text(json.dumps(FORK))
+    good.write_text(json.dumps(fork_proof()))
+    bad.write_text("{")
+    false.write_text(json.dumps({**fork_proof(), "peak": 17}))
+    wanted = {good: "accepted 16 16", bad: "bad input", false: "refused"}
+    files = random.Random(1).choices(list(wanted), k=60)
+    assert c_verdicts(checker, [(program, f) for f in files]) == [wanted[f] for f in files]
