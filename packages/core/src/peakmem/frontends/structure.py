@@ -69,6 +69,7 @@ class _Numbered:
     read: list[tuple[str, ...]] = field(default_factory=list)
     outputs: tuple[str, ...] = ()
     effects: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    values: dict[str, str] = field(default_factory=dict)
 
     def summary(self) -> str:
         """One number for a body: its steps in any order."""
@@ -90,7 +91,7 @@ def compare(first: Part, second: Part, *, noun: str = "operators") -> Structure:
     have = Counter(a.steps)
     for i, (number, step) in enumerate(zip(b.steps, second.steps)):
         if number not in have:
-            return Structure(difference=_why(first, a, step, b.read[i], i))
+            return Structure(difference=_why(first, a, second, step, b.read[i], i))
     found = Counter(b.steps)
     for number, step in zip(a.steps, first.steps):
         if found[number] < have[number]:
@@ -110,6 +111,11 @@ def compare(first: Part, second: Part, *, noun: str = "operators") -> Structure:
     return Structure(relation + (f", {again} run once more" if again else ""))
 
 
+def value_numbers(part: Part) -> dict[str, str]:
+    """The number of every value after the last step: equal where two files compute the same. Those of bodies are left out."""
+    return _number(part, {}).values
+
+
 def _number(part: Part, around: Mapping[str, str]) -> _Numbered:
     now = {**around, **{name: _hash("given", what) for name, what in part.given.items()}}
     result = _Numbered()
@@ -125,19 +131,32 @@ def _number(part: Part, around: Mapping[str, str]) -> _Numbered:
         result.steps.append(number)
         result.read.append(read)
     result.outputs = tuple(now.get(name, f"absent {name}") for name in part.outputs)
+    result.values = now
     return result
 
 
-def _why(first: Part, a: _Numbered, step: Step, read: tuple[str, ...], place: int) -> str:
+def _why(first: Part, a: _Numbered, second: Part, step: Step, read: tuple[str, ...], place: int) -> str:
     """The difference of a step of the second file that the first has not."""
     same = [s for s, r in zip(first.steps, a.read) if r == read]
     kind = step.what.split("\n", 1)[0]
     alike = next((s for s in same if s.what.split("\n", 1)[0] == kind), None)
     if alike is not None:
-        what = "a body" if alike.what == step.what else "attributes, constants or types"
-        return f"{step.name} of the second has other {what} than {alike.name} of the first"
+        what = "another body" if alike.what == step.what else "other attributes, constants or types"
+        return f"{step.name} of the second has {what} than {alike.name} of the first"
     if same:
-        return f"{step.name} of the second reads what {same[0].name} of the first reads and is another operator"
+        return f"{step.name} of the second reads what {same[0].name} of the first reads and is another operator ({kind})"
+    for near, r in zip(first.steps, a.read):
+        if near.what == step.what and len(r) == len(read):
+            if sorted(r) == sorted(read):
+                return f"{step.name} of the second reads the operands of {near.name} of the first in another sequence"
+            other = [k for k, (x, y) in enumerate(zip(r, read)) if x != y]
+            if len(other) == 1:
+                name = step.reads[other[0]]
+                constant = not second.given.get(name, "input").startswith("input")
+                return (
+                    f"{step.name} of the second reads another {'constant' if constant else 'value'} ({name or 'none'}, operand "
+                    f"{other[0]}) than {near.name} of the first"
+                )
     return f"{step.name} (at {place}) of the second reads values or constants that no {kind} of the first reads together"
 
 
