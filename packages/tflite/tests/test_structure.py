@@ -113,18 +113,18 @@ def change(path, value):
 
 
 DIFFERENT = {
-    "weight": (change(("tensors", 1, "data"), [0, 0, *range(2, 36)]), r"CONV_2D\) of the second reads 'w' where operator 0"),
-    "bias": (change(("tensors", 2, "data"), [1, 3]), "reads 'b' where"),
+    "weight": (change(("tensors", 1, "data"), [0, 0, *range(2, 36)]), r"CONV_2D\) of the second reads another constant \('w', operand 1\) than operator 0"),
+    "bias": (change(("tensors", 2, "data"), [1, 3]), r"reads another constant \('b', operand 2\) than"),
     "padding": (change(("operators", 0, "options"), {}), "other attributes"),
     "stride": (change(("operators", 0, "options"), {"Padding": 1, "StrideW": 2}), "other attributes"),
     "activation": (change(("operators", 2, "options"), {"FusedActivationFunction": 1}), "operator 2 .ADD. of the second has other"),
     "custom options": (change(("operators", 1, "custom_options"), b"\1\2\4"), "operator 1 .SignalWindow"),
-    "operand swapped": (change(("operators", 3, "inputs"), (4, 5)), "operator 3 .ADD. of the second reads 'd' where operator 3"),
+    "operand swapped": (change(("operators", 3, "inputs"), (4, 5)), "operator 3 .ADD. of the second reads the operands of operator 3 .ADD. of the first in another sequence"),
     "another operand": (change(("operators", 3, "inputs"), (3, 4)), "operator 3"),
     "another operator": (change(("operators", 2, "op"), "SUB"), "is another operator"),
     "another custom operator": (change(("operators", 1, "op"), "SignalEnergy"), "is another operator"),
     "scale of a result": (change(("tensors", 5, "scale"), 0.25), "operator 2 .ADD. of the second has other"),
-    "scale of a weight": (change(("tensors", 1, "scale"), 0.25), "reads 'w' where"),
+    "scale of a weight": (change(("tensors", 1, "scale"), 0.25), r"reads another constant \('w', operand 1\) than"),
     "scale of an input": (change(("tensors", 0, "scale"), 0.25), "input 0 is of another"),
     "scale of an output": (change(("tensors", 6, "scale"), 0.25), "output 0 is of another"),
     "shape": (change(("tensors", 4, "shape"), (1, 2, 4, 1)), "operator 1"),

@@ -6,6 +6,7 @@ Started as ``python -m peakmem_onnx.child JOB ANSWER``. A crash of the runtime e
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 import math
 import os
@@ -196,6 +197,39 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
+def values(job: dict[str, Any]) -> dict[str, Any]:
+    """Digests of the values of a model, in as many sessions as ``job["chunks"]`` has entries.
+
+    Each chunk adds outputs to the model: its bytes are appended to the file's, which protobuf reads as one message.
+    A set of inputs that the model refuses has its error in ``refused``.
+    """
+    data = Path(job["model"]).read_bytes()
+    digests: dict[str, list[str]] = {}
+    refused: dict[int, str] = {}
+    for chunk in job["chunks"]:
+        session = open_session(data + bytes.fromhex(chunk["suffix"]), options_for(job))
+        for index, path in enumerate(job["feeds_files"]):
+            try:
+                found = session.run(chunk["names"], _feeds(path))
+            except Exception as error:
+                refused[index] = str(error)
+                continue
+            for name, value in zip(chunk["names"], found, strict=True):
+                digests.setdefault(name, []).append(_digest(value))
+            del found
+    return {"digests": digests, "refused": refused}
+
+
+def _digest(value: Any) -> str:
+    import numpy as np
+
+    if not isinstance(value, np.ndarray) or value.dtype == object:
+        return hashlib.sha256(repr(value).encode("utf-8", "surrogatepass")).hexdigest()
+    digest = hashlib.sha256(f"{value.dtype} {value.shape} ".encode())
+    digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
 def executed_order(profile: Path) -> list[str]:
     """Names of the nodes in the order in which they ran, bodies included, from a profiling file."""
     return [event["name"].removesuffix("_kernel_time") for event in _kernels(profile)]
@@ -231,7 +265,7 @@ def _feeds(path: str) -> dict[str, Any]:
         }
 
 
-JOBS = {"compile": compile_model, "describe": describe, "statistics": statistics, "measure": measure}
+JOBS = {"compile": compile_model, "describe": describe, "statistics": statistics, "measure": measure, "values": values}
 
 
 def _stand_still(arguments: list[str]) -> None:

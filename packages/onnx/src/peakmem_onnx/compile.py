@@ -4,27 +4,38 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from peakmem.model import InputError, RuntimeFailed, UsageError
 
 from peakmem_onnx import protos
-from peakmem_onnx.facts import collect, levels
-from peakmem_onnx.feeds import make_feeds, parse_feeds, write_feeds
+from peakmem_onnx.artifact import Artifact, Origin
+from peakmem_onnx.facts import Facts, collect, levels
+from peakmem_onnx.feeds import contrast_of, make_feeds, parse_feeds, write_feeds
 from peakmem_onnx.graph import Graph, read_graph
-from peakmem_onnx.model import OnnxModel, Origin
 from peakmem_onnx.orders import default_order, file_order, priority_order
 from peakmem_onnx.rewrite import permute_level
 from peakmem_onnx.runtime import ask, require_runtime, scratch
 from peakmem_onnx.ways import NODES, PORTABLE, RECIPE, Way, way_of
 
+A = TypeVar("A", bound=Artifact)
 
-def load_model(path: Path, options: Mapping[str, Any]) -> OnnxModel:
+
+def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
     """Read an ONNX file.
 
     A file that peakmem has written is taken as it is. Any other is optimized by ONNX Runtime at ``ort_level`` and its
     nodes are brought into the order in which the optimizing session itself ran them: what ONNX Runtime does today.
+
+    Parameters
+    ----------
+    kind : type
+        What is made: `peakmem_onnx.model.OnnxModel`.
+    path : Path
+    options : mapping
+        See `peakmem_onnx.frontend.OPTIONS`.
 
     Raises
     ------
@@ -39,7 +50,6 @@ def load_model(path: Path, options: Mapping[str, Any]) -> OnnxModel:
     dims = protos.parse_dims(options.get("dim", ()))
     shapes = protos.parse_shapes(options.get("shape", ()))
     fixed = parse_feeds(options.get("feed", ()))
-    threads = int(options.get("threads", 1))
     deploy, executor = str(options.get("deploy", "python")), str(options.get("executor", "ort"))
     if deploy == "portable" and executor == "nodes":
         raise UsageError("--executor nodes: runs a file's order, which --deploy portable cannot promise; give one of them")
@@ -49,75 +59,96 @@ def load_model(path: Path, options: Mapping[str, Any]) -> OnnxModel:
     protos.fix_dimensions(proto, dims if marker is None else {}, shapes, path)
     sets = make_feeds(proto, fixed, path)
     notes: list[str] = []
-    external = str(path.parent.resolve()) if protos.external_files(proto) else ""
-    session: dict[str, Any] = {"threads": threads, "external": external}
+    source = b""
+    if marker is None:
+        protos.name_nodes(proto)
+        source = proto.SerializeToString()
+    origin = Origin(
+        path=path,
+        source=source,
+        level=str(options.get("ort_level", "all") if marker is None else marker.get("ort_level", "none")),
+        threads=int(options.get("threads", 1)),
+        external=str(path.parent.resolve()) if protos.external_files(proto) else "",
+        feeds=tuple(sets),
+        recipe=dict(marker or {}, **({"deploy": deploy} if marker is None else {})),
+        blank=not options.get("no_blank_unread"),
+        blanked=(),
+        version=version,
+        contrast=contrast_of(sets[0], fixed),
+    )
+    if marker is not None:
+        if marker.get("onnxruntime") != version:
+            notes.append(f"the model was optimized by onnxruntime {marker.get('onnxruntime')}, {version} runs it now")
+        if protos.name_nodes(proto):
+            notes.append("nodes without a unique name were given one")
+    proto, origin, facts = _studied(proto, origin, way, notes)
+    numbering: tuple[int, ...] = ()
+    if marker is not None and way is PORTABLE:
+        order = default_order(read_graph(proto.graph))
+        permute_level(proto.graph, order)
+        numbering = tuple(sorted(range(len(order)), key=order.__getitem__))
+    return kind(proto, facts, origin, digest, tuple(notes), way, marker is None, numbering)
+
+
+def at_level(model: A, level: str) -> A:
+    """A model that was read from a source, as if it had been read with another ``--ort-level``."""
+    notes: list[str] = []
+    proto, origin, facts = _studied(None, replace(model.origin, level=level, blanked=()), model.way, notes)
+    return replace(
+        model, proto=proto, facts=facts, origin=origin, remarks=tuple(notes), given=True, numbering=(), written=[],
+        levelled={},
+    )
+
+
+def _studied(proto: Any, origin: Origin, way: Way, notes: list[str]) -> tuple[Any, Origin, Facts]:
+    """The program of a source (or ``proto``, where there is none), what is known of it then, and its facts."""
+    path = origin.path or Path("the model")
+    session: dict[str, Any] = {"threads": origin.threads, "external": origin.external}
     with scratch() as folder:
         try:
-            if marker is None:
-                level = str(options.get("ort_level", "all"))
-                protos.name_nodes(proto)
-                source = proto.SerializeToString()
-                feeds = write_feeds(sets, folder)
-                compiled, executed, usable = _optimize(source, level, session, feeds, folder, path)
-                for index in reversed(range(len(sets))):
-                    if index not in usable:
-                        notes.append(f"ONNX Runtime refuses inputs of set {index}, which is left out: {usable.get(-1 - index, '')}")
-                        del sets[index]
-                protos.drop_vanished_inputs(compiled, proto)
-                protos.name_nodes(compiled)
-                recipe = {"ort_level": level, "threads": threads, "onnxruntime": version, "deploy": deploy}
-                blanked = [] if options.get("no_blank_unread") else protos.blank_unread(compiled)
-                if blanked:
-                    notes.append(
-                        f"{len(blanked)} unread output{'s were' if len(blanked) > 1 else ' was'} blanked ({', '.join(blanked[:3])}"
-                        f"{', ...' if len(blanked) > 3 else ''}); ONNX Runtime would hold them to the end of the run"
-                    )
-                protos.write_marker(compiled, recipe)
-                proto = compiled
-                _arrange(proto, executed, way, notes)
-            else:
-                level = str(marker.get("ort_level", "none"))
-                recipe = dict(marker)
-                source = b""
-                blanked = []
-                if marker.get("onnxruntime") != version:
-                    notes.append(
-                        f"the model was optimized by onnxruntime {marker.get('onnxruntime')}, {version} runs it now"
-                    )
-                if protos.name_nodes(proto):
-                    notes.append("nodes without a unique name were given one")
-            feeds = write_feeds(sets, folder)
+            if origin.source:
+                proto, origin = _optimized(origin, way, session, notes, folder, path)
+            feeds = write_feeds(origin.feeds, folder)
             graph = read_graph(proto.graph)
             if way is NODES and any(node.bodies for node in graph.nodes):
                 raise InputError(f"{path}: has nodes with bodies (If, Loop, Scan), which --executor nodes does not run; use ort")
             facts = collect(proto, graph, session=session, feeds=feeds, folder=folder, path=path)
         except RuntimeFailed as error:
-            raise InputError(f"{path}: onnxruntime {version} cannot load or run it: {error}") from None
+            raise InputError(f"{path}: onnxruntime {origin.version} cannot load or run it: {error}") from None
     if facts.unknown:
         notes.append(
             "ONNX Runtime does not tell all shapes of " + ", ".join(facts.unknown) + "; these bodies are not charged"
         )
-    origin = Origin(
-        path=path,
-        source=source,
-        level=level,
-        threads=threads,
-        external=external,
-        feeds=tuple(sets),
-        recipe=recipe,
-        blank=not options.get("no_blank_unread"),
-        blanked=tuple(blanked),
-        version=version,
-    )
-    numbering: tuple[int, ...] = ()
-    if marker is not None and way is PORTABLE:
-        order = default_order(graph)
-        permute_level(proto.graph, order)
-        numbering = tuple(sorted(range(len(order)), key=order.__getitem__))
-    return OnnxModel(proto, facts, origin, digest, tuple(notes), way, marker is None, numbering)
+    return proto, origin, facts
 
 
-def _optimize(
+def _optimized(
+    origin: Origin, way: Way, session: Mapping[str, Any], notes: list[str], folder: Path, path: Path
+) -> tuple[Any, Origin]:
+    """What ONNX Runtime makes of the source at the level of ``origin``, its nodes in the order that ran."""
+    feeds = write_feeds(origin.feeds, folder)
+    proto, executed, usable = _run_optimizer(origin.source, origin.level, session, feeds, folder, path)
+    for index in range(len(origin.feeds)):
+        if index not in usable:
+            notes.append(f"ONNX Runtime refuses inputs of set {index}, which is left out: {usable.get(-1 - index, '')}")
+    given = type(proto)()
+    given.ParseFromString(origin.source)
+    protos.drop_vanished_inputs(proto, given)
+    protos.name_nodes(proto)
+    recipe = {**origin.recipe, "ort_level": origin.level, "threads": origin.threads, "onnxruntime": origin.version}
+    blanked = protos.blank_unread(proto) if origin.blank else []
+    if blanked:
+        notes.append(
+            f"{len(blanked)} unread output{'s were' if len(blanked) > 1 else ' was'} blanked ({', '.join(blanked[:3])}"
+            f"{', ...' if len(blanked) > 3 else ''}); ONNX Runtime would hold them to the end of the run"
+        )
+    protos.write_marker(proto, recipe)
+    _arrange(proto, executed, way, notes)
+    sets = tuple(feeds for index, feeds in enumerate(origin.feeds) if index in usable)
+    return proto, replace(origin, feeds=sets, recipe=recipe, blanked=tuple(blanked))
+
+
+def _run_optimizer(
     source: bytes, level: str, session: Mapping[str, Any], feeds: list[str], folder: Path, path: Path
 ) -> tuple[Any, list[str], dict[int, str]]:
     """The optimized model, the order in which the optimizing session ran, and which input sets it accepts."""

@@ -69,12 +69,8 @@ def make_feeds(proto: Any, fixed: Mapping[str, str], path: Path) -> list[dict[st
                 array = np.full(shape, fixed[value.name]).astype(dtype)
             except ValueError:
                 raise UsageError(f"--feed {value.name}={fixed[value.name]}: is not a value of type {dtype}") from None
-        elif dtype.kind == "f":
-            array = generator.standard_normal(shape).astype(dtype)
-        elif dtype.kind == "c":
-            array = (generator.standard_normal(shape) + 1j * generator.standard_normal(shape)).astype(dtype)
         else:
-            array = generator.integers(0, 2, shape).astype(dtype)
+            array = _random(generator, shape, dtype)
             if dtype.kind in "iu" and array.size == 1:
                 single[value.name] = dtype
         base[value.name] = np.asarray(array)
@@ -82,6 +78,37 @@ def make_feeds(proto: Any, fixed: Mapping[str, str], path: Path) -> list[dict[st
     for name, number in _compared(proto, set(single)):
         sets.append({**base, name: np.full(base[name].shape, number).astype(single[name])})
     return sets
+
+
+def contrast_of(feeds: Mapping[str, Any], fixed: Mapping[str, str]) -> dict[str, Any] | None:
+    """A set that differs from ``feeds`` in every input that is not fixed; None where all inputs are.
+
+    Whole numbers and truth values become the other one of 0 and 1 (what is fixed, and sizes, stay), floats are drawn anew.
+    """
+    import numpy as np
+
+    generator = np.random.default_rng(SEED + 1)
+    result = {}
+    for name, array in feeds.items():
+        if name in fixed:
+            result[name] = array
+        elif array.dtype.kind in "fc":
+            result[name] = _random(generator, array.shape, array.dtype)
+        else:
+            result[name] = (1 - array.astype(np.int64)).astype(array.dtype)
+    return result if any(name not in fixed and array.size for name, array in feeds.items()) else None
+
+
+def _random(generator: Any, shape: Sequence[int], dtype: Any) -> Any:
+    import numpy as np
+
+    if dtype.kind == "f":
+        array = generator.standard_normal(shape).astype(dtype)
+    elif dtype.kind == "c":
+        array = (generator.standard_normal(shape) + 1j * generator.standard_normal(shape)).astype(dtype)
+    else:
+        array = generator.integers(0, 2, shape).astype(dtype)
+    return np.asarray(array)
 
 
 def _compared(proto: Any, names: set[str]) -> list[tuple[str, int]]:

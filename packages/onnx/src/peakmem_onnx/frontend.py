@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from peakmem.frontends import Frontend, Option, RuntimeStatus
 from peakmem.model import PeakmemError
 
+from peakmem_onnx.rules import LEVELS
+
 if TYPE_CHECKING:
     from peakmem_onnx.model import OnnxModel
-
-LEVELS = ("none", "basic", "extended", "all")
 
 OPTIONS = (
     Option(
@@ -87,9 +87,10 @@ class OnnxFrontend(Frontend):
     def load(self, path: Path, options: Mapping[str, Any]) -> OnnxModel:
         """Read, let ONNX Runtime optimize, and model; see `peakmem_onnx.compile.load_model`."""
         from peakmem_onnx.compile import load_model
+        from peakmem_onnx.model import OnnxModel
 
         try:
-            return load_model(path, options)
+            return load_model(OnnxModel, path, options)
         except PeakmemError as error:
             if str(error).isprintable():
                 raise

@@ -3,38 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from peakmem.frontends import Progress, Verification
 from peakmem.model import RuntimeFailed, UsageError
 from peakmem.system.sizes import in_bytes
 
+from peakmem_onnx.artifact import Artifact
 from peakmem_onnx.deploy import order_difference
 from peakmem_onnx.feeds import write_feeds
 from peakmem_onnx.rules import RANDOM
-from peakmem_onnx.runtime import ask, counting_library, require_runtime, scratch
+from peakmem_onnx.runtime import ask, counting_library, require_runtime, scratch, uncounted
+from peakmem_onnx.structure import comparable
+from peakmem_onnx.values import Values, compare_values
 from peakmem_onnx.ways import NODES, PORTABLE, RECIPE
-
-if TYPE_CHECKING:
-    from peakmem_onnx.model import OnnxModel
 
 GIVEN, NEW, DIRECT, DEFAULTS = "the given order", "the new order", "the direct session", "ONNX Runtime's defaults"
 GIVEN_REUSE, NEW_REUSE = "the given file in a default session", "the new file in a default session"
 ARENA = " with the arena's statistics"
-_UNCOUNTED = "allocations were not counted, which needs Linux and a C compiler (cc)"
 _LAYOUT = "ONNX Runtime's layout optimizer arranges nodes by memory addresses, so its order differs from run to run"
 
 
-def verify(model: OnnxModel, other: OnnxModel, *, progress: Progress | None = None) -> Verification:
+def verify(model: Artifact, other: Artifact, *, progress: Progress | None = None) -> Verification:
     """Run ``model`` and ``other`` in the model's way, and the untouched source in a session of the same level.
 
     In the portable way the untouched source in a default session *is* the given order. Node by node nothing but the
     two orders runs, since results of other executors may differ in their bits.
 
-    Compared are the peaks with their predictions, the executed orders with the files', and all outputs bit for bit:
-    with the direct session where the source is known, and with each other.
+    Compared are the peaks with their predictions, the executed orders with the files', all outputs bit for bit, with the
+    direct session where the source is known and with each other, and all other values of the two files that can be given out.
+    Where the two are of different levels, ``model`` is taken at that of ``other``; see `peakmem_onnx.structure.comparable`.
     """
     version = require_runtime()
+    model, other, relevelled = comparable(model, other)
     if _signature(model) != _signature(other):
         raise UsageError(f"{other.path}: has other inputs than {model.path}; they are not two forms of one model")
     if model.way is RECIPE and other.origin.recipe.get("deploy") == "portable" and not other.origin.source:
@@ -43,7 +44,7 @@ def verify(model: OnnxModel, other: OnnxModel, *, progress: Progress | None = No
     library = counting_library()
     runs: dict[str, dict[str, Any]] = {}
     failures: list[str] = []
-    notes: list[str] = []
+    notes = [relevelled] if relevelled else []
     with scratch() as folder:
         steps = _steps(model, other, folder, statistics=library is None)
         if progress is not None:
@@ -66,20 +67,22 @@ def verify(model: OnnxModel, other: OnnxModel, *, progress: Progress | None = No
             notes.append("the model was optimized already, so there was no direct session to compare with")
         count, differences = _compare(folder, runs, first)
         chance = sorted({node.op for node in model.graph.nodes if not node.domain and node.op in RANDOM})
-        if chance:
-            notes.append(f"outputs depend on random numbers ({', '.join(chance)}) and were not compared")
-        else:
-            failures.extend(differences)
+    found: Values | None = None
+    if chance:
+        notes.append(f"outputs depend on random numbers ({', '.join(chance)}) and were not compared")
+    else:
+        failures.extend(differences)
+        found = _values(model, other, failures, notes, progress)
     peaks = {name: max(again for _, again in run["peaks"]) for name, run in runs.items() if run["counted"]}
     once = max((first_run - again for first_run, again in runs[GIVEN]["peaks"]), default=0) if peaks else 0
     if once > 0:
         notes.append(f"the first run of a process takes {once} bytes more, scratch that ONNX Runtime's threads then keep")
     details: dict[str, Any] = {"executed_order": "exact" if exact else "differs"}
     if not peaks and way is NODES:
-        notes.append(_UNCOUNTED)
+        notes.append(f"allocations were not counted ({uncounted()})")
     elif not peaks:
         told = {name: runs[name + ARENA]["arena_peak"] for name in (GIVEN, NEW)}
-        notes.append(_UNCOUNTED + _arena(told))
+        notes.append(f"allocations were not counted ({uncounted()})" + _arena(told))
         details["arena_statistics"] = told
     for name, predicted in ((GIVEN, model.predicted_bytes), (NEW, other.predicted_bytes)):
         if name in peaks and peaks[name] != predicted and name == GIVEN and direct:
@@ -112,13 +115,14 @@ def verify(model: OnnxModel, other: OnnxModel, *, progress: Progress | None = No
     return Verification(
         runtime="onnxruntime",
         version=version,
-        quantity=model.quantity,
+        quantity=model.way.quantity,
         baseline_bytes=peaks.get(GIVEN),
         optimized_bytes=peaks.get(NEW),
         baseline_predicted=model.predicted_bytes,
         predicted_bytes=other.predicted_bytes,
-        bitwise_identical=None if chance else not differences,
-        compared="" if chance else f"{_count(count, 'output')} over {_count(len(model.origin.feeds), 'input set')}, against {against}",
+        bitwise_identical=None if chance else not (differences or (found is not None and found.difference)),
+        compared="" if chance else _compared(count, found, len(model.origin.feeds), against),
+        varied=None if found is None else found.varied,
         failures=tuple(failures),
         notes=tuple(notes),
         details=details,
@@ -129,7 +133,37 @@ def _count(number: int, what: str) -> str:
     return f"the one {what}" if number == 1 else f"all {number} {what}s"
 
 
-def _signature(model: OnnxModel) -> list[list[tuple[str, Any, str]]]:
+def _values(
+    model: Artifact, other: Artifact, failures: list[str], notes: list[str], progress: Progress | None
+) -> Values | None:
+    if progress is not None:
+        progress("comparing all values of the two files")
+    try:
+        found = compare_values(model, other, (GIVEN, NEW))
+    except RuntimeFailed as error:
+        notes.append(f"only outputs were compared; with its other values as outputs ONNX Runtime does not run the model: {error}")
+        return None
+    notes.extend(found.notes)
+    if found.difference:
+        failures.append(found.difference)
+    return found
+
+
+def _compared(outputs: int, found: Values | None, sets: int, against: str) -> str:
+    if found is None or not found.whole:
+        ran = sets if found is None else found.sets
+        return f"{_count(outputs, 'output')} over {_plural(ran, 'input set')}, against {against}"
+    values = f"all {found.compared}" if found.compared == found.whole else f"{found.compared} of {found.whole}"
+    also = "" if against == GIVEN else f"; outputs against {against} as well"
+    what = f"{values} values and {_plural(found.outputs, 'output')} over {_plural(found.sets, 'input set')}"
+    return f"{what}, against {GIVEN}{also}"
+
+
+def _plural(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def _signature(model: Artifact) -> list[list[tuple[str, Any, str]]]:
     return [[(name, array.shape, str(array.dtype)) for name, array in feeds.items()] for feeds in model.origin.feeds[:1]]
 
 
@@ -142,12 +176,12 @@ def _arena(told: dict[str, int | None]) -> str:
     )
 
 
-def _runs_source(model: OnnxModel) -> bool:
+def _runs_source(model: Artifact) -> bool:
     """Whether the given order is run by a session that optimizes the source itself, as sessions do today."""
     return model.way is PORTABLE and model.given and bool(model.origin.source)
 
 
-def _steps(model: OnnxModel, other: OnnxModel, folder: Path, *, statistics: bool) -> dict[str, dict[str, Any]]:
+def _steps(model: Artifact, other: Artifact, folder: Path, *, statistics: bool) -> dict[str, dict[str, Any]]:
     """What the child is to run, by name."""
     feeds = write_feeds(model.origin.feeds, folder)
     files = {GIVEN: model.serialized(), NEW: other.serialized()}

@@ -3,104 +3,31 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from peakmem.frontends import Model, Progress, Verification
-from peakmem.model import InputError, Program, Refused, Schedule, UsageError, cost_report, peak_of
+from peakmem.frontends import Model, Progress, Structure, Verification
+from peakmem.model import InputError, Refused, Schedule, UsageError, cost_report, peak_of
+from peakmem.ordering import Ordering
 from peakmem.system.files import write_atomically
 
 from peakmem_onnx import protos
-from peakmem_onnx.build import Ordered, Whole, build_program, replay
-from peakmem_onnx.facts import Facts, element_type
+from peakmem_onnx.artifact import Artifact
+from peakmem_onnx.facts import Facts
 from peakmem_onnx.graph import Graph, read_graph
 from peakmem_onnx.orders import default_order, file_order
 from peakmem_onnx.portable import Numbered, best_numbering, numbering_of
 from peakmem_onnx.rewrite import expand, permute
-from peakmem_onnx.ways import PORTABLE, RECIPE, Way
-
-if TYPE_CHECKING:
-    from peakmem.ordering import Ordering
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a model comes from and how it is run.
-
-    Attributes
-    ----------
-    path : Path or None
-    source : bytes
-        The file as given with its dimensions fixed, for the direct session; empty for a file that peakmem wrote.
-    level : str
-        Level at which ONNX Runtime optimized it.
-    threads : int
-    external : str
-        Folder of the external data, empty without any.
-    feeds : tuple
-        Input sets for running.
-    recipe : dict
-        What the metadata entry says.
-    blank : bool
-        Whether the names of unread outputs are removed.
-    blanked : tuple of str
-        Those that were.
-    version : str
-        Of ONNX Runtime.
-    """
-
-    path: Path | None
-    source: bytes
-    level: str
-    threads: int
-    external: str
-    feeds: tuple[dict[str, Any], ...]
-    recipe: dict[str, Any]
-    blank: bool
-    blanked: tuple[str, ...]
-    version: str
+from peakmem_onnx.ways import PORTABLE
 
 
 @dataclass(frozen=True, eq=False)
-class OnnxModel(Model):
-    """See `peakmem.frontends.Model`.
-
-    Attributes
-    ----------
-    proto : ModelProto
-        Optimized, its nodes in the order of the Program: the file's, or the executed one where there is a ``numbering``.
-    facts : Facts
-    origin : Origin
-    sha256 : str
-        Of the file given, or of the bytes that `save` writes.
-    remarks : tuple of str
-        Notes.
-    way : Way
-        How the file is run: it decides which order is executed and which quantity is realized.
-    given : bool
-        Whether the nodes still stand in the order in which ONNX Runtime ran the source, not in one made by peakmem.
-    numbering : tuple of int
-        The file order of the top level, which makes a default session run the nodes as they stand here.
-    """
-
-    proto: Any
-    facts: Facts
-    origin: Origin
-    sha256: str
-    remarks: tuple[str, ...] = ()
-    way: Way = RECIPE
-    given: bool = False
-    numbering: tuple[int, ...] = ()
-    written: list[Path] = field(default_factory=list, repr=False)
+class OnnxModel(Artifact, Model):
+    """See `peakmem.frontends.Model`; its attributes are those of `peakmem_onnx.artifact.Artifact`."""
 
     frontend = "onnx"
     input_rule = "graph inputs belong to the caller and are not counted; graph outputs live to the end"
-
-    @property
-    def path(self) -> Path | None:
-        return self.origin.path
 
     @property
     def digest(self) -> str:
@@ -118,63 +45,6 @@ class OnnxModel(Model):
     def bounded(self) -> bool:
         """See `peakmem.frontends.Model`."""
         return self.way.bounded
-
-    @cached_property
-    def graph(self) -> Graph:
-        """The nodes as they stand in ``proto``."""
-        return read_graph(self.proto.graph)
-
-    @property
-    def element_types(self) -> dict[str, tuple[int, list[int] | None]]:
-        """ONNX element type of every value of the top level, and its shape where that never changes."""
-        return {
-            name: (element_type(value.element), _constant(value.planned)) for name, value in self.facts.values[()].items()
-        }
-
-    @cached_property
-    def whole(self) -> Whole:
-        return build_program(self.graph, self.facts, sharing=self.way.sharing, first=self.way is RECIPE)
-
-    @property
-    def program(self) -> Program:
-        return self.whole.program
-
-    def executed(self, graph: Graph) -> tuple[int, ...]:
-        """The order in which a level is run."""
-        # Where the given order is run, the source is, and all levels stand as that was seen to run.
-        if self.way is PORTABLE and (self.given or (self.numbering and graph is self.graph)):
-            return file_order(graph)
-        return self.way.order(graph, None)
-
-    def intended(self, graph: Graph) -> tuple[int, ...]:
-        """The order that a run is held to: `executed`, but with the recipe the one written, whatever a session prefers."""
-        return file_order(graph) if self.way is RECIPE else self.executed(graph)
-
-    @cached_property
-    def predicted_bytes(self) -> int:
-        """Peak of the quantity, replayed for the order executed."""
-        return self.bytes_under(self.way, self.executed)
-
-    def bytes_under(self, way: Way, ordered: Ordered | None = None) -> int:
-        """Peak when this file is run in some way (or the levels in the orders that ``ordered`` gives)."""
-        order = ordered or (lambda graph: way.order(graph, None))
-        return max(replay(self.graph, self.facts, order, reuse=way.reuse, sharing=way.sharing), default=0)
-
-    def serialized(self) -> bytes:
-        """The file's bytes."""
-        proto = self.proto
-        if self.numbering:
-            proto = type(proto)()
-            proto.CopyFrom(self.proto)
-            permute(proto.graph, {"": self.numbering})
-        try:
-            data: bytes = proto.SerializeToString()
-        except Exception:
-            raise InputError(
-                f"{self.path}: the optimized model exceeds the 2 GiB of one protobuf; keep its weights external and "
-                "use --ort-level none"
-            ) from None
-        return data
 
     def schedule(self, ordering: Ordering, *, deadline: float | None = None) -> Schedule:
         """Make every order one that the model's way runs.
@@ -213,7 +83,7 @@ class OnnxModel(Model):
         return Schedule(orders=orders, notes=tuple(notes))
 
     def _numbered(self, ordering: Ordering) -> Schedule:
-        numbering, found = best_numbering(self, [ordering.orders.get("", ())])
+        numbering, found = best_numbering(self.graph, self.facts, [ordering.orders.get("", ())])
         charged = {path: len(program) for path, program in self.program.bodies()}
         orders = {path: default_order(b) for path, b in _bodies(self.graph) if charged.get(path) == len(b.nodes)}
         note = (
@@ -270,7 +140,7 @@ class OnnxModel(Model):
         return self._with(proto, self.facts, tuple(place[v] for v in numbering))
 
     def _with(self, proto: Any, facts: Facts, numbering: tuple[int, ...] = ()) -> OnnxModel:
-        new = replace(self, proto=proto, facts=facts, given=False, numbering=numbering, written=[])
+        new = replace(self, proto=proto, facts=facts, given=False, numbering=numbering, written=[], levelled={})
         return replace(new, sha256="sha256:" + hashlib.sha256(new.serialized()).hexdigest())
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
@@ -286,6 +156,12 @@ class OnnxModel(Model):
             )
         write_atomically(path, self.serialized(), source=self.path, force=force)
         self.written.append(path)
+
+    def structure(self, other: Model) -> Structure:
+        """See `peakmem_onnx.structure.structure`."""
+        from peakmem_onnx.structure import structure
+
+        return structure(self, self.same_kind(other))
 
     def verify(self, other: Model, *, progress: Progress | None = None) -> Verification:
         """Run both in the model's way; see `peakmem_onnx.measure.verify`."""
@@ -322,11 +198,6 @@ class OnnxModel(Model):
             own = self.written[-1:] or ([self.path] if self.path and not self.origin.source else [])
             path = str(own[0]) if own else "model.opt.onnx"
         return snippet(path, threads=self.origin.threads, way=self.way)
-
-
-def _constant(shape: tuple[int | str, ...] | None) -> list[int] | None:
-    numbers = [d for d in shape or () if isinstance(d, int)]
-    return numbers if shape is not None and len(numbers) == len(shape) else None
 
 
 def _bodies(graph: Graph, prefix: str = "") -> list[tuple[str, Graph]]:

@@ -11,17 +11,14 @@ import heapq
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from peakmem.model import Schedule
 
 from peakmem_onnx.build import replay
+from peakmem_onnx.facts import Facts
 from peakmem_onnx.graph import Graph
 from peakmem_onnx.orders import default_order
 from peakmem_onnx.programs import ancestors
-
-if TYPE_CHECKING:
-    from peakmem_onnx.model import OnnxModel
 
 SEED = 4
 
@@ -33,19 +30,21 @@ class Numbered(Schedule):
     numbering: tuple[int, ...] = ()
 
 
-def best_numbering(model: OnnxModel, starts: Sequence[Sequence[int]], effort: int | None = None) -> tuple[tuple[int, ...], int]:
+def best_numbering(
+    graph: Graph, facts: Facts, starts: Sequence[Sequence[int]], effort: int | None = None
+) -> tuple[tuple[int, ...], int]:
     """A topological numbering of the nodes and the bytes that a default session takes with it.
 
     Parameters
     ----------
-    model : OnnxModel
+    graph : Graph
+    facts : Facts
     starts : sequence of sequence of int
-        Orders to begin with, as indices into the model's nodes; each is tried as a numbering and by `numbering_of`.
+        Orders to begin with, as indices into the graph's nodes; each is tried as a numbering and by `numbering_of`.
     effort : int, optional
         Replays to spend; by default fewer for larger graphs (about a second in all). The result depends on nothing
         else.
     """
-    graph = model.graph
     n = len(graph.nodes)
     spend = max(20, min(300, 40_000 // max(n, 1))) if effort is None else effort
     random_source = random.Random(SEED)
@@ -54,7 +53,7 @@ def best_numbering(model: OnnxModel, starts: Sequence[Sequence[int]], effort: in
         def ordered(level: Graph) -> Sequence[int]:
             return default_order(level, numbering if level is graph else None)
 
-        return max(replay(graph, model.facts, ordered, reuse=True), default=0)
+        return max(replay(graph, facts, ordered, reuse=True), default=0)
 
     best: tuple[int, ...] = tuple(range(n))
     least = bytes_of(best)

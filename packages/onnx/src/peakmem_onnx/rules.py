@@ -8,6 +8,9 @@ that allocates; `peakmem_onnx.measure` would show the difference, so a wrong ent
 
 from __future__ import annotations
 
+LEVELS = ("none", "basic", "extended", "all")
+"""How far its optimizer may go."""
+
 NCHWC = "com.microsoft.nchwc"
 MICROSOFT = "com.microsoft"
 

@@ -107,12 +107,21 @@ def one_line(text: str) -> str:
     return line if len(line) <= 400 else line[:397] + "..."
 
 
-@cache
 def counting_library() -> Path | None:
-    """The compiled counting library, or None where there is no C compiler (or no LD_PRELOAD)."""
+    """The compiled counting library; None where `uncounted` says why."""
+    return _counting()[0]
+
+
+def uncounted() -> str:
+    """Why allocations are not counted; empty where they are."""
+    return _counting()[1]
+
+
+@cache
+def _counting() -> tuple[Path | None, str]:
     if not sys.platform.startswith("linux"):
-        return None
+        return None, "that needs Linux"
     try:
-        return build_library(Path(__file__).with_name("preload.c"), ("-O2", "-ldl", "-lpthread"))
-    except (RuntimeMissing, RuntimeFailed):
-        return None
+        return build_library(Path(__file__).with_name("preload.c"), ("-O2", "-ldl", "-lpthread")), ""
+    except (RuntimeMissing, RuntimeFailed) as error:
+        return None, str(error)

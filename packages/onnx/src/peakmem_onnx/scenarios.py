@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from peakmem.frontends import Verification
 
+from peakmem_onnx.artifact import Artifact
 from peakmem_onnx.orders import file_order
 from peakmem_onnx.portable import best_numbering
 from peakmem_onnx.ways import NODES, PORTABLE, RECIPE
 
-if TYPE_CHECKING:
-    from peakmem_onnx.model import OnnxModel
-
 DEFAULT = "default order, reuse on; arena and patterns off"
 
 
-def scenarios(model: OnnxModel, other: OnnxModel, verification: Verification | None) -> list[dict[str, Any]]:
+def scenarios(model: Artifact, other: Artifact, verification: Verification | None) -> list[dict[str, Any]]:
     """Rows of settings and bytes, from what runs today to the best.
 
     ``measured_bytes`` is None where nothing was run, ``modelled_bytes`` where there is no model.
@@ -46,7 +44,7 @@ def scenarios(model: OnnxModel, other: OnnxModel, verification: Verification | N
             ("today's order, memory options off", "arena, patterns and reuse off; Python only", today, None),
         ]
     else:
-        _, portable = best_numbering(other, [_order_of(model, other)])
+        _, portable = best_numbering(other.graph, other.facts, [_order_of(model, other)])
         default = [one.bytes_under(PORTABLE) for one in (model, other)]
         rows += [
             ("given file, default session", DEFAULT, default[0], details.get("given_default_session_bytes")),
@@ -59,7 +57,7 @@ def scenarios(model: OnnxModel, other: OnnxModel, verification: Verification | N
     return [dict(zip(keys, row, strict=True)) for row in rows]
 
 
-def _order_of(model: OnnxModel, other: OnnxModel) -> list[int]:
+def _order_of(model: Artifact, other: Artifact) -> list[int]:
     """The order of ``model`` as indices into ``other``'s nodes; those that only one of them has are left out."""
     index = {node.name: node.index for node in other.graph.nodes}
     return [index[node.name] for node in model.graph.nodes if node.name in index]

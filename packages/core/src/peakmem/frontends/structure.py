@@ -72,6 +72,7 @@ class _Numbered:
     read: list[tuple[str, ...]] = field(default_factory=list)
     outputs: tuple[str, ...] = ()
     effects: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    values: dict[str, str] = field(default_factory=dict)
 
     def summary(self) -> str:
         """One number for a body: its steps in any order."""
@@ -93,7 +94,7 @@ def compare(first: Part, second: Part, *, noun: str = "operators") -> Structure:
     have = Counter(a.steps)
     for i, (number, step) in enumerate(zip(b.steps, second.steps)):
         if number not in have:
-            return Structure(difference=_why(first, a, step, b.read[i]))
+            return Structure(difference=_why(first, a, second, step, b.read[i]))
     found = Counter(b.steps)
     for number, step in zip(a.steps, first.steps):
         if found[number] < have[number]:
@@ -116,6 +117,11 @@ def compare(first: Part, second: Part, *, noun: str = "operators") -> Structure:
     return Structure(relation + (f", {again} run once more" if again else ""))
 
 
+def value_numbers(part: Part) -> dict[str, str]:
+    """The number of every value after the last step: equal where two files compute the same. Those of bodies are left out."""
+    return _number(part, {}).values
+
+
 def _number(part: Part, around: Mapping[str, str]) -> _Numbered:
     now = {**around, **{name: _hash("given", what) for name, what in part.given.items()}}
     result = _Numbered()
@@ -130,32 +136,38 @@ def _number(part: Part, around: Mapping[str, str]) -> _Numbered:
                 now[name] = _hash(number, str(k))
         result.steps.append(number)
         result.read.append(read)
+    result.values = now
     result.outputs = tuple(now.get(name, f"absent {name}") for name in part.outputs)
     return result
 
 
-def _why(first: Part, a: _Numbered, step: Step, read: tuple[str, ...]) -> str:
+def _why(first: Part, a: _Numbered, second: Part, step: Step, read: tuple[str, ...]) -> str:
     """The difference of a step of the second file that the first has not."""
     same = [s for s, r in zip(first.steps, a.read) if r == read]
     kind = step.what.split("\n", 1)[0]
     like = [(s, r) for s, r in zip(first.steps, a.read) if s.what.split("\n", 1)[0] == kind]
+    here = f"{step.name} of the second"
     alike = next((s for s in same if s.what.split("\n", 1)[0] == kind), None)
     if alike is not None:
         if alike.what != step.what:
-            return f"{step.name} of the second has other attributes, constants or types than {alike.name} of the first"
+            return f"{here} has other attributes, constants or types than {alike.name} of the first"
         inside = next(filter(None, (compare(p, q).difference for p, q in zip(alike.bodies, step.bodies))), "")
-        return f"{step.name} of the second has another body than {alike.name} of the first" + (f" ({inside})" if inside else "")
+        return f"{here} has another body than {alike.name} of the first" + (f" ({inside})" if inside else "")
     if same:
-        return f"{step.name} of the second reads what {same[0].name} of the first reads and is another operator"
+        return f"{here} reads what {same[0].name} of the first reads and is another operator ({kind})"
     if not like:
-        return f"{step.name} of the second has no counterpart in the first, which has no {kind}"
+        return f"{here} has no counterpart in the first, which has no {kind}"
     # The one it has most in common with.
     have = Counter(read)
     closest, r = max(like, key=lambda row: (sum((have & Counter(row[1])).values()), row[0].what == step.what))
-    name = next((n for n, p, q in zip(step.reads, read, r) if p != q), "")
-    if not name:
-        return f"{step.name} of the second reads {len(read)} values, {closest.name} of the first {len(r)}"
-    return f"{step.name} of the second reads {name} where {closest.name} of the first reads another value"
+    if len(r) != len(read):
+        return f"{here} reads {len(read)} values, {closest.name} of the first {len(r)}"
+    if sorted(r) == sorted(read):
+        return f"{here} reads the operands of {closest.name} of the first in another sequence"
+    k = next(k for k, (x, y) in enumerate(zip(r, read)) if x != y)
+    name = step.reads[k]
+    what = "value" if second.given.get(name, "input").startswith("input") else "constant"
+    return f"{here} reads another {what} ({name or 'none'}, operand {k}) than {closest.name} of the first"
 
 
 def _permutation(first: Sequence[str], second: Sequence[str], copies: Mapping[str, int]) -> list[int]:

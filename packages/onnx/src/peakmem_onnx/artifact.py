@@ -1,0 +1,174 @@
+"""What is known of one ONNX file that ONNX Runtime has optimized, and how it is run; nothing here rewrites or runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from peakmem.frontends.structure import Part, value_numbers
+from peakmem.model import InputError, Program
+
+from peakmem_onnx.build import Ordered, Whole, build_program, replay
+from peakmem_onnx.facts import Facts, element_type
+from peakmem_onnx.graph import Graph, read_graph
+from peakmem_onnx.orders import file_order
+from peakmem_onnx.parts import part_of
+from peakmem_onnx.rewrite import permute
+from peakmem_onnx.ways import PORTABLE, RECIPE, Way
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a model comes from and how it is run.
+
+    Attributes
+    ----------
+    path : Path or None
+    source : bytes
+        The file as given with its dimensions fixed, for the direct session; empty for a file that peakmem wrote.
+    level : str
+        Level at which ONNX Runtime optimized it.
+    threads : int
+    external : str
+        Folder of the external data, empty without any.
+    feeds : tuple
+        Input sets for running.
+    contrast : dict or None
+        One more, for comparing values: other than the first in every input whose value is not fixed; None where all are.
+    recipe : dict
+        What the metadata entry says.
+    blank : bool
+        Whether the names of unread outputs are removed.
+    blanked : tuple of str
+        Those that were.
+    version : str
+        Of ONNX Runtime.
+    """
+
+    path: Path | None
+    source: bytes
+    level: str
+    threads: int
+    external: str
+    feeds: tuple[dict[str, Any], ...]
+    recipe: dict[str, Any]
+    blank: bool
+    blanked: tuple[str, ...]
+    version: str
+    contrast: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Artifact:
+    """One file with its facts.
+
+    Attributes
+    ----------
+    proto : ModelProto
+        Optimized, its nodes in the order of the Program: the file's, or the executed one where there is a ``numbering``.
+    facts : Facts
+    origin : Origin
+    sha256 : str
+        Of the file given, or of the bytes that `save` writes.
+    remarks : tuple of str
+        Notes.
+    way : Way
+        How the file is run: it decides which order is executed and which quantity is realized.
+    given : bool
+        Whether the nodes still stand in the order in which ONNX Runtime ran the source, not in one made by peakmem.
+    numbering : tuple of int
+        The file order of the top level, which makes a default session run the nodes as they stand here.
+    written : list of Path
+        Where it was saved.
+    levelled : dict of str to Artifact
+        The same source at other levels, as far as they were asked for.
+    """
+
+    proto: Any
+    facts: Facts
+    origin: Origin
+    sha256: str
+    remarks: tuple[str, ...] = ()
+    way: Way = RECIPE
+    given: bool = False
+    numbering: tuple[int, ...] = ()
+    written: list[Path] = field(default_factory=list, repr=False)
+    levelled: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def path(self) -> Path | None:
+        return self.origin.path
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The nodes as they stand in ``proto``."""
+        return read_graph(self.proto.graph)
+
+    @cached_property
+    def part(self) -> Part:
+        """What the file holds, to be compared with another one."""
+        return part_of(self.proto, self.origin.external)
+
+    @cached_property
+    def value_numbers(self) -> dict[str, str]:
+        """See `peakmem.frontends.structure.value_numbers`."""
+        return value_numbers(self.part)
+
+    @property
+    def element_types(self) -> dict[str, tuple[int, list[int] | None]]:
+        """ONNX element type of every value of the top level, and its shape where that never changes."""
+        return {
+            name: (element_type(value.element), _constant(value.planned)) for name, value in self.facts.values[()].items()
+        }
+
+    @cached_property
+    def whole(self) -> Whole:
+        return build_program(self.graph, self.facts, sharing=self.way.sharing, first=self.way is RECIPE)
+
+    @property
+    def program(self) -> Program:
+        return self.whole.program
+
+    def executed(self, graph: Graph) -> tuple[int, ...]:
+        """The order in which a level is run."""
+        # Where the given order is run, the source is, and all levels stand as that was seen to run.
+        if self.way is PORTABLE and (self.given or (self.numbering and graph is self.graph)):
+            return file_order(graph)
+        return self.way.order(graph, None)
+
+    def intended(self, graph: Graph) -> tuple[int, ...]:
+        """The order that a run is held to: `executed`, but with the recipe the one written, whatever a session prefers."""
+        return file_order(graph) if self.way is RECIPE else self.executed(graph)
+
+    @cached_property
+    def predicted_bytes(self) -> int:
+        """Peak of the quantity, replayed for the order executed."""
+        return self.bytes_under(self.way, self.executed)
+
+    def bytes_under(self, way: Way, ordered: Ordered | None = None) -> int:
+        """Peak when this file is run in some way (or the levels in the orders that ``ordered`` gives)."""
+        order = ordered or (lambda graph: way.order(graph, None))
+        return max(replay(self.graph, self.facts, order, reuse=way.reuse, sharing=way.sharing), default=0)
+
+    def serialized(self) -> bytes:
+        """The file's bytes."""
+        proto = self.proto
+        if self.numbering:
+            proto = type(proto)()
+            proto.CopyFrom(self.proto)
+            permute(proto.graph, {"": self.numbering})
+        try:
+            data: bytes = proto.SerializeToString()
+        except Exception:
+            raise InputError(
+                f"{self.path}: the optimized model exceeds the 2 GiB of one protobuf; keep its weights external and "
+                "use --ort-level none"
+            ) from None
+        return data
+
+
+def _constant(shape: tuple[int | str, ...] | None) -> list[int] | None:
+    numbers = [d for d in shape or () if isinstance(d, int)]
+    return numbers if shape is not None and len(numbers) == len(shape) else None
