@@ -100,6 +100,8 @@ class Wrapper:
         Devices that allocations of the wrapper name (``cpu``, ``cuda``), sorted.
     call : ast.FunctionDef
         The function ``call``; not to be changed.
+    inner : tuple of str
+        What the functions that control flow runs call, but for kernels of the file and what only handles memory.
     """
 
     source: str
@@ -115,6 +117,7 @@ class Wrapper:
     context: str
     devices: tuple[str, ...]
     call: ast.FunctionDef = field(repr=False, compare=False)
+    inner: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -136,6 +139,12 @@ class Wrapper:
                 }
             )
         )
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """Names of all operators it calls, in control flow too, each once."""
+        inner = (c for c in self.inner if not c.startswith("extern_kernels."))
+        return tuple(dict.fromkeys((*(f.target for f in self.forms if f.kind == "operator"), *inner)))
 
     @property
     def donated(self) -> frozenset[str]:
