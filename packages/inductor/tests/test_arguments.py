@@ -67,6 +67,45 @@ def test_arguments_of_one_storage_share_its_copy(torch: Any) -> None:
     assert base.all()
 
 
+def test_only_what_is_asked_for_is_copied_and_what_shares_its_storage(torch: Any) -> None:
+    weight, x = torch.nn.Parameter(torch.randn(4, 4)), torch.randn(4)
+    a, b, c = copies([weight, weight.detach().t(), x], [True, False, True])
+    assert a.untyped_storage()._cdata == b.untyped_storage()._cdata != weight.untyped_storage()._cdata
+    assert c is x
+
+
+def test_the_check_copies_what_a_run_writes_or_frees(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first copy of the arguments serves for the rest: a large input exists twice, not three times."""
+    from peakmem_inductor import arguments, dispatch
+
+    taken: list[list[bool]] = []
+
+    def counted(args: Any, keep: Any) -> Any:
+        result = copies(args, keep)
+        taken.append([isinstance(a, torch.Tensor) and a is not b for a, b in zip(args, result, strict=True)])
+        return result
+
+    right = dispatch.order_candidate
+
+    def better(*args: Any) -> Any:
+        """As if the order were better than the text by a byte, so that it is checked."""
+        from dataclasses import replace
+
+        found = right(*args)
+        return replace(found, after=found.after - 1)
+
+    monkeypatch.setattr(arguments, "copies", counted)
+    monkeypatch.setattr(dispatch, "order_candidate", better)
+
+    def f(x: Any, y: Any) -> Any:
+        y.add_(1)
+        return (x @ y).relu()
+
+    with torch.no_grad(), pytest.warns(peakmem_inductor.PeakmemWarning, match="modelled were"):
+        torch.compile(f, backend="peakmem")(torch.randn(4, 4), torch.randn(4, 4))
+    assert sorted(map(sorted, taken[:2])) == [[False, True], [True, True]]
+
+
 def test_what_cannot_be_copied_is_named(torch: Any) -> None:
     class Mine(torch.Tensor):  # type: ignore[misc]
         pass

@@ -44,7 +44,7 @@ def special(value: Any) -> str:
 
 
 def copies(args: Sequence[Any], keep: Sequence[bool]) -> list[Any]:
-    """Copy the tensors among ``args`` but those to keep; tensors that share a storage share its copy.
+    """Copy the tensors among ``args`` but those to keep; tensors that share a storage share its copy, kept or not.
 
     A copy has strides, offset, conjugate and negative bit of its original; that gradients are wanted is not copied, as
     ``call`` runs without them.
@@ -52,9 +52,10 @@ def copies(args: Sequence[Any], keep: Sequence[bool]) -> list[Any]:
     import torch
 
     storages: dict[int, Any] = {}
+    wanted = {v.untyped_storage()._cdata for v, kept in zip(args, keep) if not kept and isinstance(v, torch.Tensor)}
     result = []
-    for value, kept in zip(args, keep):
-        if kept or not isinstance(value, torch.Tensor):
+    for value in args:
+        if not isinstance(value, torch.Tensor) or value.untyped_storage()._cdata not in wanted:
             result.append(value)
             continue
         storage = value.untyped_storage()

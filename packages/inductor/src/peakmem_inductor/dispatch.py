@@ -309,11 +309,14 @@ class Dispatcher:
         """Run the permuted program on copies; why it must not be used, or the empty string."""
         import torch
 
-        from peakmem_inductor.arguments import Watch, copies, differing_storage, first_difference
+        from peakmem_inductor.arguments import Watch, copies, differing_storage, first_difference, written_inputs
         from peakmem_inductor.record import measure
 
-        args = copies(backup, keep)
         mine = owned(permuted, found.profile)
+        written = written_inputs(permuted, self._effects) | written_inputs(found.candidate.read(), self._effects)
+        # What a run neither writes nor frees needs no second copy.
+        keep = [k or not (n in mine or n in written) for n, k in zip(permuted.inputs, keep)]
+        args = copies(backup, keep)
         held = [a for n, a in zip(permuted.inputs, args) if n not in mine]
         beside = Watch(permuted.inputs, args)
         torch.set_rng_state(state)
