@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from peakmem_inductor.forms import Access, Form, Wrapper, names_in
+from peakmem_inductor.forms import MODULE_NAMES, Access, Form, Wrapper, names_in
 
 TRUSTED = frozenset(
     {"aten", "prims", "mkldnn", "mkl", "onednn", "quantized", "_quantized", "inductor", "inductor_prims", "torchvision"}
@@ -180,7 +180,7 @@ def hidden_effects(wrapper: Wrapper, effects: Callable[[str], Effects]) -> str:
         if form.kind != "kernel" and not (extern_effects if form.kind == "extern" else effects)(form.target).known:
             return form.target
         for expression, access in accesses_of(form, wrapper, effects):
-            names = set(names_in(expression))
+            names = set(names_in(expression)) - MODULE_NAMES
             if access != "r" and names and not names & local:
                 return f"{form.target}, which writes {min(names)} of its module"
     for call in wrapper.inner:

@@ -32,7 +32,7 @@ Access = Literal["r", "w", "rw"]
 """How a kernel or operator uses one argument: reads it, overwrites it without reading, or both."""
 
 UNBACKED = re.compile(r"\b(?:u|zuf)\d+\b")
-_MODULE_NAMES = frozenset({"reinterpret_tensor", "torch", "aten", "device", "max", "min", "inf", "nan", "math", "c_void_p", "None"})
+MODULE_NAMES = frozenset({"reinterpret_tensor", "torch", "aten", "device", "max", "min", "inf", "nan", "math", "c_void_p", "None"})
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Wrapper:
                     for f in self.forms
                     for _, e in f.arguments
                     for n in ast.walk(e)
-                    if isinstance(n, ast.Name) and n.id not in local and n.id not in _MODULE_NAMES
+                    if isinstance(n, ast.Name) and n.id not in local and n.id not in MODULE_NAMES
                 }
             )
         )
