@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from peakmem_check.proof import check
-from peakmem_check.model import InputError, Refused
-from peakmem_check.jsonfile import read_json
-from peakmem.ordering import order_program
-from peakmem_check.model import Program
 from peakmem.frontends.programfile import frontend
+from peakmem.ordering import order_program
+from peakmem_check.jsonfile import read_json
+from peakmem_check.model import InputError, Program, Refused
+from peakmem_check.proof import check
 from tinyprover import KINDS, certificate
 
 SOURCE = Path(__file__).resolve().parents[1] / "c" / "peakmem_check.c"

@@ -240,7 +240,7 @@ def test_threads_at_once(torch: Any) -> None:
 
 def test_the_first_call_may_fail_to_verify(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that is wrong by a byte must restore the original, say so once and stay restored."""
-    from peakmem_inductor import dispatch
+    from peakmem_inductor import dispatch, serving
 
     net, x = branching(torch, 32), torch.randn(2, 3, 64, 64)
     plain = gradients(torch, net, torch.compile(net, backend="inductor"), x)
@@ -258,7 +258,7 @@ def test_the_first_call_may_fail_to_verify(torch: Any, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(dispatch, "order_candidate", wrong)
     compiled = torch.compile(net, backend="peakmem")
-    dispatch._warned.clear()
+    serving._warned.clear()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(3):
@@ -271,13 +271,13 @@ def test_the_first_call_may_fail_to_verify(torch: Any, monkeypatch: pytest.Monke
 
 
 def test_other_bits_restore_the_original(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from peakmem_inductor import arguments, dispatch
+    from peakmem_inductor import arguments, serving
 
     net, x = branching(torch, 32), torch.randn(2, 3, 64, 64)
     plain = gradients(torch, net, torch.compile(net, backend="inductor"), x)
     torch._dynamo.reset()
     monkeypatch.setattr(arguments, "first_difference", lambda a, b, what: "output 0")
-    dispatch._warned.clear()
+    serving._warned.clear()
     compiled = torch.compile(net, backend="peakmem")
     with pytest.warns(RuntimeWarning, match="output 0 has other bits"):
         got = gradients(torch, net, compiled, x)
@@ -286,13 +286,13 @@ def test_other_bits_restore_the_original(torch: Any, monkeypatch: pytest.MonkeyP
 
 def test_without_a_compiler_the_original_runs(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from peakmem.model import RuntimeMissing
-    from peakmem_inductor import allocator, dispatch
+    from peakmem_inductor import allocator, serving
 
     def missing() -> Any:
         raise RuntimeMissing("peakmem measures with a small C++ library and found no compiler")
 
     monkeypatch.setattr(allocator, "load", missing)
-    dispatch._warned.clear()
+    serving._warned.clear()
     compiled = torch.compile(lambda x: (x @ x).relu(), backend="peakmem")
     with torch.no_grad(), pytest.warns(RuntimeWarning, match="found no compiler"):
         got = compiled(torch.ones(3, 3))

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from peakmem_inductor.reporting import Report as Report
     from peakmem_inductor.reporting import report as report
     from peakmem_inductor.reporting import reset as reset
+    from peakmem_inductor.serving import PeakmemWarning as PeakmemWarning
 
 _HOMES = {"dump": "dumping", "report": "reporting", "reset": "reporting", "GraphReport": "reporting", "Report": "reporting"}
+_HOMES["PeakmemWarning"] = "serving"
 
 __all__ = sorted(_HOMES)
 

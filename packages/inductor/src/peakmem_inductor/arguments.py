@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from peakmem_inductor.effects import EXTERN, Effects
+from peakmem_inductor.effects import Effects, accesses_of
 from peakmem_inductor.forms import Wrapper, names_in
 
 
@@ -20,41 +20,56 @@ def written_inputs(wrapper: Wrapper, effects: Callable[[str], Effects]) -> froze
         if form.kind == "block":
             written.update(base[n] for n in form.uses if n in base)
             continue
-        if form.kind not in ("kernel", "extern", "operator"):
-            continue
-        known = EXTERN if form.kind == "extern" else effects(form.target) if form.kind == "operator" else None
-        for key, expression in form.arguments:
-            if known is None:
-                accesses = wrapper.kernels[form.target]
-                access = accesses[int(key)] if key.isdigit() and int(key) < len(accesses) else "r"
-                access = access or "r"
-            else:
-                access = known.accesses.get(key, "r") if known.known else "rw"
-            if access != "r":
-                written.update(base[n] for n in names_in(expression) if n in base)
+        if form.kind in ("kernel", "extern", "operator"):
+            for expression, access in accesses_of(form, wrapper, effects):
+                if access != "r":
+                    written.update(base[n] for n in names_in(expression) if n in base)
     return frozenset(written)
 
 
+def special(value: Any) -> str:
+    """What makes a tensor one that cannot be copied and compared bit by bit, or the empty string."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return ""
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):  # its operations may be the user's code
+        return f"a {type(value).__name__}"
+    if value.device.type != "cpu":
+        return f"on {value.device.type}"
+    if value.layout is not torch.strided or value.is_mkldnn:
+        return f"of layout {value.layout}".replace("torch.", "")
+    kinds = {"quantized": value.is_quantized, "nested": value.is_nested, "a zero without storage": value._is_zerotensor()}
+    return next((kind for kind, found in kinds.items() if found), "")
+
+
 def copies(args: Sequence[Any], keep: Sequence[bool]) -> list[Any]:
-    """Copy the tensors among ``args`` but those to keep; tensors that share a storage share its copy."""
+    """Copy the tensors among ``args`` but those to keep; tensors that share a storage share its copy, kept or not.
+
+    A copy has strides, offset, conjugate and negative bit of its original; that gradients are wanted is not copied, as
+    ``call`` runs without them.
+    """
     import torch
 
     storages: dict[int, Any] = {}
+    wanted = {v.untyped_storage()._cdata for v, kept in zip(args, keep) if not kept and isinstance(v, torch.Tensor)}
     result = []
-    for value, kept in zip(args, keep):
-        if kept or not isinstance(value, torch.Tensor):
+    for value in args:
+        if not isinstance(value, torch.Tensor) or value.untyped_storage()._cdata not in wanted:
             result.append(value)
             continue
         storage = value.untyped_storage()
         copy = storages.get(storage._cdata)
         if copy is None:
-            block = torch.empty(storage.nbytes(), dtype=torch.uint8)
+            block = torch.empty(storage.nbytes(), dtype=torch.uint8, device="cpu")
             copy = block.untyped_storage()
             copy.copy_(storage)
             storages[storage._cdata] = copy
         with torch.no_grad():
-            fresh = torch.empty(0, dtype=value.dtype)
+            fresh = torch.empty(0, dtype=value.dtype, device="cpu")
             fresh.set_(copy, value.storage_offset(), value.shape, value.stride())
+            torch._C._set_conj(fresh, value.is_conj())
+            torch._C._set_neg(fresh, value.is_neg())
         result.append(fresh)
     return result
 
@@ -96,8 +111,8 @@ def differing_storage(a: dict[str, Any], b: dict[str, Any]) -> str:
             continue
         if x.nbytes() != y.nbytes():
             return name
-        left = torch.empty(0, dtype=torch.uint8).set_(x)
-        right = torch.empty(0, dtype=torch.uint8).set_(y)
+        left = torch.empty(0, dtype=torch.uint8, device="cpu").set_(x)
+        right = torch.empty(0, dtype=torch.uint8, device="cpu").set_(y)
         if not torch.equal(left, right):
             return name
     return ""
@@ -111,13 +126,13 @@ def same_bits(a: Any, b: Any) -> bool:
         return False
     if not isinstance(a, torch.Tensor):
         return type(a) is type(b) and repr(a) == repr(b)
-    if a.dtype != b.dtype or a.shape != b.shape or a.stride() != b.stride():
+    if (a.dtype, a.shape, a.stride(), a.is_conj(), a.is_neg()) != (b.dtype, b.shape, b.stride(), b.is_conj(), b.is_neg()):
         return False
     if a.numel() == 0:
         return True
     with torch.no_grad():
-        x = a.detach().contiguous().reshape(-1).view(torch.uint8)
-        y = b.detach().contiguous().reshape(-1).view(torch.uint8)
+        x = a.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+        y = b.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
         return bool(torch.equal(x, y))
 
 

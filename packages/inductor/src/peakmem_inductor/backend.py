@@ -6,7 +6,9 @@ in Inductor's caches and cached graphs work as fresh ones.
 
 from __future__ import annotations
 
+import atexit
 import functools
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,11 +19,16 @@ from peakmem.model import UsageError, did_you_mean
 from peakmem.transform.recompute.problem import parse_extra_macs
 
 from peakmem_inductor.dispatch import Candidate, Dispatcher, Options, log
+from peakmem_inductor.reporting import GraphReport, add
+from peakmem_inductor.serving import say_no_graph, untried, warn
 from peakmem_inductor.settings import config_of, parse_candidates
 
 _local = threading.local()
 _installed = threading.Lock()
-OPTIONS = ("candidates", "verify", "time_limit", "dump", "shapes", "max_extra_macs", "cap")
+OPTIONS = ("candidates", "verify", "time_limit", "dump", "shapes", "max_extra_macs", "cap", "pure")
+reached = False
+"""Whether torch.compile ever gave the backend a graph."""
+atexit.register(say_no_graph)
 
 
 def peakmem(
@@ -44,6 +51,9 @@ def peakmem(
         ``shapes``
             Sets of sizes and thread counts per graph for which an order is kept (default 8); further ones run the
             original program.
+        ``pure``
+            Custom operators (``["ns::name"]``) without effects but what their schemas declare: the same arguments give
+            the same bits. They may be moved, and run once more by the check. Others are never run twice.
         ``max_extra_macs``
             Run statements again where that needs less memory, for at most ``"0.5%"`` more multiply-accumulate
             operations, or a number of them. Default: nothing runs twice.
@@ -58,9 +68,15 @@ def peakmem(
     UsageError
         For a bad value of one of ours, or an option that neither has; Inductor reports bad values of its own.
     """
+    import torch
     from torch._inductor import compile_fx as module
     from torch._inductor import config
 
+    global reached
+    if not reached and (reason := untried(torch.__version__)):
+        warn(reason)
+        add(GraphReport("(torch)", state="untried", reason=reason))
+    reached = True
     ours, patches = split_options(options or {})
     if mode is not None and mode != "default":
         from torch._inductor import list_mode_options
@@ -121,6 +137,13 @@ def split_options(options: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
         if isinstance(cap, bool) or not isinstance(cap, int) or cap < 1:
             raise UsageError(f"cap: {cap!r} is not a count of 1 or more; every statement runs at least once")
         values["cap"] = cap
+    if "pure" in ours:
+        given = ours["pure"]
+        names = list(given) if isinstance(given, list | tuple | set | frozenset) else [given]
+        bad = [n for n in names if not isinstance(n, str) or not re.fullmatch(r"\w+::\w+", n)]
+        if bad:
+            raise UsageError(f"pure: {bad[0]!r} is no name of an operator, such as 'namespace::name'")
+        values["pure"] = frozenset(names)
     return Options(**values), rest
 
 
@@ -178,6 +201,10 @@ def _inner(options: Options, compile_inner: Any, gm: Any, example_inputs: Any, *
     graphs = [_copy(gm) for _ in extra] if extra else []
     with _active(swap):
         compiled = compile_inner(gm, example_inputs, **kwargs)
+    if not made and any(n.op.startswith("call") for n in gm.graph.nodes):
+        row = GraphReport(_name(kwargs), reason="Inductor made no Python program for the graph, or could not load it by its file")
+        warn(f"{row.name} runs as Inductor wrote it: {row.reason}", row.reason)
+        add(row)
     if len(made) != 1:
         return compiled
     _, candidates = made[0]
@@ -200,6 +227,11 @@ def _inner(options: Options, compile_inner: Any, gm: Any, example_inputs: Any, *
         if len(loaded) == 1:
             candidates.append(Candidate(name, loaded[0][0], loaded[0][1], loaded[0][0].call))
     return compiled
+
+
+def _name(kwargs: Mapping[str, Any]) -> str:
+    kind = "backward" if kwargs.get("is_backward") else "inference" if kwargs.get("is_inference") else "forward"
+    return f"{kwargs.get('graph_id')}_{kind}"
 
 
 def _copy(gm: Any) -> Any:

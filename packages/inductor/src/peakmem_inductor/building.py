@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from dataclasses import replace
 
 from peakmem.model import Buffer, Program
 
@@ -69,7 +70,9 @@ def _returned_allocations(draft: Draft) -> None:
 
 
 def _join(draft: Draft) -> None:
-    """Settle which reuses are alive: their names join the old storage; dead ones become allocations."""
+    """Settle which reuses are alive: their names join the old storage; dead ones become allocations, and what was
+    recorded of their names speaks of these from now on."""
+    fresh = set()
     for name, storage in list(draft.storages.items()):
         if storage.origin != "reuse" or name != storage.root:
             continue
@@ -83,7 +86,13 @@ def _join(draft: Draft) -> None:
             draft.definitions[name] = Definition(draft.definitions[name].text, (base,))
         else:
             storage.origin = "allocation"
+            fresh.add(name)
             draft.definitions[name] = Definition(f"{name} = {text}", _symbols_of(text, draft.symbols))
+    names = dict(draft.profile.names)
+    for name, storage in draft.storages.items():
+        if name in names and (root := storage.find().root) in fresh:
+            names[name] = replace(names[name], storage=root)
+    draft.profile = replace(draft.profile, names=names)
 
 
 def _fresh_text(draft: Draft, name: str) -> str | None:

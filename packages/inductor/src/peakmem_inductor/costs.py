@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Sequence
 
+from peakmem_inductor.effects import TRUSTED, words_of
 from peakmem_inductor.forms import Form, dotted
 from peakmem_inductor.profile import Profile
 from peakmem_inductor.regions import evaluate
@@ -38,7 +39,9 @@ _HEAVY = re.compile(
 
 def macs(form: Form, profile: Profile) -> int | None:
     """MACs of one call; None if it has many that cannot be told, because a shape is opaque or the operator is new."""
-    words = form.target.split(".")
+    words = words_of(form.target)
+    if form.kind == "operator" and words[0] not in TRUSTED:
+        return None
     operator = next((w for w in words if w in COUNTED), None)
     if operator is None:
         return None if any(map(_HEAVY.search, words)) else 0

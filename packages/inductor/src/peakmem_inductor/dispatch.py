@@ -1,7 +1,8 @@
 """What stands in for ``call``: records the first call, orders, verifies, and runs the better program from then on.
 
 The user always gets the results of the untouched wrapper on a first call; the permuted program runs beside it, on
-copies, and takes over only if bits and bytes agree.
+copies, and takes over only if bits and bytes agree. A program that calls what may have effects of its own never runs
+twice, so its permuted form takes over without that.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ from peakmem.proof import Certificate
 
 from peakmem_inductor import reporting as reports
 from peakmem_inductor.building import build_graph
-from peakmem_inductor.effects import operator_effects
+from peakmem_inductor.effects import hidden_effects, operator_effects, races
 from peakmem_inductor.forms import Wrapper
 from peakmem_inductor.graph import Graph
 from peakmem_inductor.profile import Profile
 from peakmem_inductor.recomputing import Recomputed, recompute_program
+from peakmem_inductor.serving import refusal, warn
 from peakmem_inductor.wrapper import parse_wrapper
 
 log = logging.getLogger("peakmem_inductor")
@@ -43,6 +45,7 @@ class Options:
     shapes: int = 8
     max_extra_macs: str | None = None
     cap: int = 2
+    pure: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -84,7 +87,6 @@ dump_folder: Path | None = None
 
 _PLAIN = (int, float, str, type(None))
 _recording = threading.Lock()
-_warned: set[str] = set()
 
 
 class Dispatcher:
@@ -106,6 +108,7 @@ class Dispatcher:
         self._tensor = torch.Tensor
         self._plans: dict[Any, Call] = {}
         self._dead = False
+        self._effects = partial(operator_effects, pure=options.pure)
 
     def __call__(self, args: list[Any]) -> Any:
         if self._dead:
@@ -133,25 +136,32 @@ class Dispatcher:
         name = graph_name(self.candidates[0].path)
         row = reports.GraphReport(name, threads=self._threads(), path=str(self.candidates[0].path))
         try:
+            reason = refusal(self.candidates[0].path.read_text(), args)
+            if reason:
+                raise PeakmemError(reason)
             wrapper = self.candidates[0].read()
-            _check_measurable(wrapper, args)
-        except PeakmemError as error:
+        except (PeakmemError, OSError) as error:
             self._leave(row, error)
             return self.original(args)
-        from peakmem_inductor.arguments import Watch, copies, written_inputs
+        from peakmem_inductor.arguments import Watch, copies, special, written_inputs
         from peakmem_inductor.record import NotRecorded, RecordingFailed, record_profile
 
         try:
-            written = written_inputs(wrapper, operator_effects)
+            hidden = hidden_effects(wrapper, self._effects)
+            row.unchecked = "verify is off" if not self.options.verify else ""
+            if hidden:
+                row.unchecked = f"it calls {hidden}, which may have effects that no argument shows, so nothing ran twice"
+            written = written_inputs(wrapper, self._effects)
             keep = [isinstance(a, torch.nn.Parameter) and n not in written for n, a in zip(wrapper.inputs, args)]
-            backup = copies(args, keep) if self.options.verify or len(self.candidates) > 1 else None
+            again = not hidden and (self.options.verify or len(self.candidates) > 1)
+            backup = copies(args, keep) if again else None
             watch = Watch(wrapper.inputs, args)
         except Exception as error:
             self._leave(row, RuntimeError(f"the arguments cannot be copied ({type(error).__name__}: {error})"))
             return self.original(args)
         state = torch.get_rng_state()
         try:
-            result, profile = record_profile(wrapper, self.candidates[0].namespace, args)
+            result, profile = record_profile(wrapper, self.candidates[0].namespace, args, self._effects)
         except (RuntimeMissing, NotRecorded) as error:
             self._leave(row, error)
             return self.original(args)
@@ -166,6 +176,9 @@ class Dispatcher:
                 from peakmem_inductor.dumping import write_dump
 
                 write_dump(folder, row.name, wrapper, profile)
+            odd = next(filter(None, map(special, result)), "")
+            if odd:
+                raise PeakmemError(f"a result is {odd}, which peakmem can neither copy nor compare")
             found = self._search(wrapper, profile, result, backup, keep, state)
             self._decide(key, row, found, result, watch, backup, keep, state)
         except PeakmemError as error:
@@ -186,8 +199,9 @@ class Dispatcher:
     ) -> _Found:
         first = order_candidate(self.candidates[0], wrapper, profile, self.options)
         best = first
+        if backup is None:
+            return best
         for candidate in self.candidates[1:]:
-            assert backup is not None
             try:
                 other = self._record(candidate, wrapper, profile, result, backup, keep, state)
             except Exception as error:
@@ -214,13 +228,13 @@ class Dispatcher:
         from peakmem_inductor.record import record_profile
 
         wrapper = candidate.read()
-        if wrapper.inputs != reference.inputs or wrapper.source == reference.source:
+        if wrapper.inputs != reference.inputs or wrapper.source == reference.source or hidden_effects(wrapper, self._effects):
             return None
         args = copies(backup, keep)
         mine = owned(reference, profile)
         held = [a for n, a in zip(wrapper.inputs, args) if n not in mine]
         torch.set_rng_state(state)
-        other, own = record_profile(wrapper, candidate.namespace, args)
+        other, own = record_profile(wrapper, candidate.namespace, args, self._effects)
         del held
         difference = first_difference(result, other, "output")
         if difference:
@@ -256,21 +270,28 @@ class Dispatcher:
                 row.bound, row.certified, row.certificate = None, False, None
                 row.reason = "the wrapper as it stands needs less than its statements as modelled"
             self._plans[key] = self.original
+            row.unchecked = ""
             return
         again = found.recomputed
         if again is not None:
             row.reruns, row.extra_macs = again.reruns, again.extra_macs
             row.exact, row.certified = again.exact, False
         permuted, _ = found.graph.realize(found.order, again.expansion if again is not None else None)
-        if self.options.verify:
+        if not row.unchecked:
             assert backup is not None
             problem = self._verify(row, permuted, found, result, watch, backup, keep, state)
             if problem:
                 row.state, row.reason = "restored", problem
                 row.after, row.certified = row.before, False
                 self._dead = True
-                self._warn(f"{row.name}: {problem}; the original program was restored")
+                warn(f"{row.name}: {problem}; the original program was restored")
                 return
+        elif self.options.verify:
+            warn(
+                f"{row.name}: permuted without a check: {row.unchecked}; operators that have none can be named: "
+                "options={'pure': ['namespace::name']}",
+                row.unchecked,
+            )
         row.state = "permuted" if again is None else "recomputed"
         self._plans[key] = compile_call(permuted, found.candidate.namespace, row.name)
 
@@ -288,11 +309,14 @@ class Dispatcher:
         """Run the permuted program on copies; why it must not be used, or the empty string."""
         import torch
 
-        from peakmem_inductor.arguments import Watch, copies, differing_storage, first_difference
+        from peakmem_inductor.arguments import Watch, copies, differing_storage, first_difference, written_inputs
         from peakmem_inductor.record import measure
 
-        args = copies(backup, keep)
         mine = owned(permuted, found.profile)
+        written = written_inputs(permuted, self._effects) | written_inputs(found.candidate.read(), self._effects)
+        # What a run neither writes nor frees needs no second copy.
+        keep = [k or not (n in mine or n in written) for n, k in zip(permuted.inputs, keep)]
+        args = copies(backup, keep)
         held = [a for n, a in zip(permuted.inputs, args) if n not in mine]
         beside = Watch(permuted.inputs, args)
         torch.set_rng_state(state)
@@ -305,7 +329,9 @@ class Dispatcher:
         row.identical = not problem
         if problem:
             if not self._repeats(found.candidate, backup, keep, state, mine):
-                one = "" if self._threads() == 1 else "; with torch.set_num_threads(1) it may repeat"
+                forms = found.wrapper.forms
+                race = "threads race" in found.wrapper.once.values() or any(races(f.target) for f in forms if f.target)
+                one = "; with torch.set_num_threads(1) it may repeat" if race and self._threads() > 1 else ""
                 return f"{problem} has other bits even in two runs of the original program, so nothing can be compared{one}"
             return f"{problem} has other bits in the permuted program"
         if row.measured != found.after:
@@ -331,18 +357,12 @@ class Dispatcher:
         return not (first_difference(a, b, "output") or differing_storage(x, y))
 
     def _leave(self, row: reports.GraphReport, error: Exception) -> None:
-        row.state, row.reason = "left alone", str(error)
+        row.state, row.reason, row.unchecked = "left alone", str(error), ""
         self._dead = True
-        if isinstance(error, RuntimeMissing):
-            self._warn(str(error))
         log.info("%s: %s", row.name, error)
+        warn(f"{row.name} runs as Inductor wrote it: {error}", str(error))
         if row.before is None:
             reports.add(row)
-
-    def _warn(self, text: str) -> None:
-        if text not in _warned:
-            _warned.add(text)
-            warnings.warn(f"peakmem: {text}", RuntimeWarning, stacklevel=2)
 
 
 def order_candidate(candidate: Candidate, wrapper: Wrapper, profile: Profile, options: Options) -> _Found:
@@ -416,15 +436,3 @@ def owned(wrapper: Wrapper, profile: Profile) -> set[str]:
     """Arguments that nobody but the wrapper holds."""
     freed = {*profile.freed, *(profile.names[n].storage for n in wrapper.donated)}
     return {n for n in wrapper.inputs if n in profile.names and profile.names[n].storage in freed}
-
-
-def _check_measurable(wrapper: Wrapper, args: list[Any]) -> None:
-    import torch
-
-    if any(device != "cpu" for device in wrapper.devices):
-        raise PeakmemError(
-            f"the graph allocates on {', '.join(d for d in wrapper.devices if d != 'cpu')}; only CPU graphs are permuted"
-        )
-    for name, value in zip(wrapper.inputs, args):
-        if isinstance(value, torch.Tensor) and (value.device.type != "cpu" or value.layout is not torch.strided or value.is_mkldnn):
-            raise PeakmemError(f"argument {name} is no plain CPU tensor; the graph is left as it is")

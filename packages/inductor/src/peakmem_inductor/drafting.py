@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from peakmem_inductor.costs import macs
-from peakmem_inductor.effects import BARRIER, EXTERN, Effects, races
+from peakmem_inductor.effects import BARRIER, Effects, extern_effects, races
 from peakmem_inductor.forms import UNBACKED, Access, Form, Wrapper, dotted, is_reuse, names_in
 from peakmem_inductor.graph import Definition, Step
 from peakmem_inductor.profile import Profile
@@ -182,7 +182,7 @@ class Draft:
         if form.kind == "kernel":
             self.kernel(form)
             return
-        effects = EXTERN if form.kind == "extern" else self.effects(form.target)
+        effects = (extern_effects if form.kind == "extern" else self.effects)(form.target)
         step = self.new_step(form, form.target)
         step.barrier = not effects.known
         step.random = effects.random and not _draws_nothing(form)
@@ -235,21 +235,21 @@ class Draft:
         if layout.storage == name:
             storage = Storage(name, "step", [name])
         else:
-            owner = self.storages.get(layout.storage)
+            # An argument that took its memory over from a dead buffer has that buffer's name in the recording.
+            aliased = [n for k, e in form.arguments if k in effects.aliases for n in names_in(e) if self.recorded(n) == layout.storage]
+            owner = self.storages.get(aliased[0] if aliased else layout.storage)
             if owner is None:
                 raise self.fail(form, f"the storage of {name} is opaque or belongs to something outside the wrapper")
-            allowed = self.producer.get(layout.storage) is step
-            for key, expression in form.arguments:
-                if key in effects.aliases and any(self.storages.get(n) is owner for n in names_in(expression)):
-                    allowed = True
-            if not allowed and not any(
-                self.storages[n] is owner and n in step.uses for n in owner.names if n in effects.aliases
-            ):
+            if not aliased and self.producer.get(layout.storage) is not step:
                 raise self.fail(form, f"{name} shares storage with {layout.storage}, which its operator does not declare")
             storage = owner
             storage.names.append(name)
         self.storages[name] = storage
         step.accesses.append((name, "w", None))
+
+    def recorded(self, name: str) -> str | None:
+        """First name of the storage that a name had in the recorded run."""
+        return self.profile.names[name].storage if name in self.profile.names and name in self.storages else None
 
     def getitem(self, form: Form) -> None:
         step = self.producer.get(form.target)

@@ -32,7 +32,7 @@ Access = Literal["r", "w", "rw"]
 """How a kernel or operator uses one argument: reads it, overwrites it without reading, or both."""
 
 UNBACKED = re.compile(r"\b(?:u|zuf)\d+\b")
-_MODULE_NAMES = frozenset({"reinterpret_tensor", "torch", "aten", "device", "max", "min", "inf", "nan", "math", "c_void_p", "None"})
+MODULE_NAMES = frozenset({"reinterpret_tensor", "torch", "aten", "device", "max", "min", "inf", "nan", "math", "c_void_p", "None"})
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,8 @@ class Wrapper:
         Devices that allocations of the wrapper name (``cpu``, ``cuda``), sorted.
     call : ast.FunctionDef
         The function ``call``; not to be changed.
+    inner : tuple of str
+        What the functions that control flow runs call, but for kernels of the file and what only handles memory.
     """
 
     source: str
@@ -115,6 +117,7 @@ class Wrapper:
     context: str
     devices: tuple[str, ...]
     call: ast.FunctionDef = field(repr=False, compare=False)
+    inner: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -132,10 +135,16 @@ class Wrapper:
                     for f in self.forms
                     for _, e in f.arguments
                     for n in ast.walk(e)
-                    if isinstance(n, ast.Name) and n.id not in local and n.id not in _MODULE_NAMES
+                    if isinstance(n, ast.Name) and n.id not in local and n.id not in MODULE_NAMES
                 }
             )
         )
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """Names of all operators it calls, in control flow too, each once."""
+        inner = (c for c in self.inner if not c.startswith("extern_kernels."))
+        return tuple(dict.fromkeys((*(f.target for f in self.forms if f.kind == "operator"), *inner)))
 
     @property
     def donated(self) -> frozenset[str]:

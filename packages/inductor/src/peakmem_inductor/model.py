@@ -20,6 +20,7 @@ from peakmem.system.files import check_output, write_atomically
 from peakmem.system.process import run_child
 
 from peakmem_inductor.building import build_graph
+from peakmem_inductor.effects import BARRIER, hidden_effects
 from peakmem_inductor.forms import Wrapper
 from peakmem_inductor.graph import Graph
 from peakmem_inductor.profile import Profile, profile_path, read_profile
@@ -155,6 +156,12 @@ class InductorModel(Model):
         opaque = [n for n, x in self.profile.constants.items() if x is None]
         if opaque:
             raise RuntimeFailed(f"the constant {opaque[0]} has an opaque format that a dump cannot hold; nothing was measured")
+        hidden = hidden_effects(self.wrapper, lambda name: self.profile.operators.get(name, BARRIER))
+        if hidden:
+            raise RuntimeFailed(
+                f"the program calls {hidden}: it may have effects that no argument shows, so nothing was run; "
+                "dump it again with options={'pure': [...]} if it has none"
+            )
         if progress is not None:
             progress("compiling and running both wrappers")
         row = _run_child([self, other])

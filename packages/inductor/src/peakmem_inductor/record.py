@@ -10,7 +10,7 @@ from typing import Any
 from peakmem.model import PeakmemError
 
 from peakmem_inductor.allocator import Counter, counting
-from peakmem_inductor.effects import operator_effects
+from peakmem_inductor.effects import Effects, operator_effects
 from peakmem_inductor.forms import Form, Wrapper
 from peakmem_inductor.profile import Layout, Profile
 from peakmem_inductor.simulation import merged_blocks
@@ -284,7 +284,9 @@ def _makers(wrapper: Wrapper) -> dict[str, str]:
     return result
 
 
-def record_profile(wrapper: Wrapper, namespace: Mapping[str, Any], args: list[Any]) -> tuple[Any, Profile]:
+def record_profile(
+    wrapper: Wrapper, namespace: Mapping[str, Any], args: list[Any], effects: Callable[[str], Effects] = operator_effects
+) -> tuple[Any, Profile]:
     """Run the wrapper once, as it is, and record it; ``args`` is emptied as ``call`` does.
 
     Returns
@@ -307,6 +309,7 @@ def record_profile(wrapper: Wrapper, namespace: Mapping[str, Any], args: list[An
     try:
         run, recorder, guarded = instrument(wrapper, namespace)
         recorder.enter(args)
+        operators = {name: effects(name) for name in wrapper.operators}
     except Exception as error:
         raise NotRecorded(f"recording could not begin ({type(error).__name__}: {error})") from error
     with counting() as counter:
@@ -315,18 +318,10 @@ def record_profile(wrapper: Wrapper, namespace: Mapping[str, Any], args: list[An
         peak = counter.peak
     if guarded.failure:
         raise RecordingFailed(guarded.failure, result)
-    operators = {
-        f.target: operator_effects(f.target) for f in wrapper.forms if f.kind == "operator"
-    }
-    constants: dict[str, Layout | None] = {}
-    for name in wrapper.constants:
-        value = namespace.get(name)
-        if not isinstance(value, torch.Tensor):
-            continue
-        plain = value.layout is torch.strided and not value.is_mkldnn
-        constants[name] = layout_of(value, name) if plain else None
-        if not plain:
-            recorder.opaque[name] = tuple(map(int, value.shape))
+    try:
+        constants = _constants(wrapper, namespace, recorder)
+    except Exception as error:
+        raise RecordingFailed(f"recording failed ({type(error).__name__}: {error})", result) from error
     notes = tuple(f"{name} is an opaque tensor" for name in sorted(recorder.others))
     profile = Profile(
         digest=wrapper.digest,
@@ -345,6 +340,21 @@ def record_profile(wrapper: Wrapper, namespace: Mapping[str, Any], args: list[An
         notes=notes,
     )
     return result, profile
+
+
+def _constants(wrapper: Wrapper, namespace: Mapping[str, Any], recorder: Recorder) -> dict[str, Layout | None]:
+    import torch
+
+    constants: dict[str, Layout | None] = {}
+    for name in wrapper.constants:
+        value = namespace.get(name)
+        if not isinstance(value, torch.Tensor):
+            continue
+        plain = value.layout is torch.strided and not value.is_mkldnn
+        constants[name] = layout_of(value, name) if plain else None
+        if not plain:
+            recorder.opaque[name] = tuple(map(int, value.shape))
+    return constants
 
 
 def measure(wrapper: Wrapper, namespace: Mapping[str, Any], args: list[Any], *, poison: bool = False) -> tuple[Any, int]:

@@ -19,7 +19,7 @@ class GraphReport:
         ``0_forward``, ``0_backward``, ``0_inference``: Inductor's own name.
     state : {"permuted", "recomputed", "kept", "left alone", "restored"}
         ``recomputed``: permuted, and some statements run twice. ``kept``: nothing better exists or was found. ``left
-        alone``: not understood or not measurable. ``restored``:
+        alone``: not served, not understood or not measurable. ``restored``:
         the verification failed.
     reason : str
         Of the last two.
@@ -36,6 +36,8 @@ class GraphReport:
         No order of the statements of this wrapper has a lower peak, each run once.
     certified : bool
         The bound is proved by a certificate that the independent checker accepted, and ``after`` reaches it.
+    unchecked : str
+        Why what runs was not run beside the original first; empty where it was, and where the original runs.
     identical : bool or None
         Outputs and mutated arguments had the same bits in the verifying run.
     macs, extra_macs : int
@@ -65,6 +67,7 @@ class GraphReport:
     measured: int | None = None
     bound: int | None = None
     certified: bool = False
+    unchecked: str = ""
     identical: bool | None = None
     macs: int = 0
     extra_macs: int = 0
@@ -96,6 +99,8 @@ class Report(list[GraphReport]):
                 proof = "exact plan" if g.exact else "best found"
                 share = f"{100 * g.extra_macs / g.macs:.3f} % more MACs" if g.macs else f"{g.extra_macs:,} more MACs"
                 state += f": {g.reruns} statement{'s' if g.reruns > 1 else ''} once more, {share}"
+            if g.unchecked and g.state in ("permuted", "recomputed"):
+                state += f"; not checked: {g.unchecked}"
             rows.append((g.name, str(g.statements), _n(g.before), _n(g.after), _n(g.bound), proof, state))
         widths = [max(len(r[i]) for r in rows) for i in range(len(head) - 1)]
         return "\n".join(
@@ -123,9 +128,18 @@ def add(report: GraphReport) -> None:
 
 
 def report() -> Report:
-    """Reports of all graphs that have run so far, in the order of their first calls."""
+    """Reports of all graphs that have run so far, in the order of their first calls.
+
+    Where torch.compile gave the backend no graph at all, one row says why.
+    """
+    from peakmem_inductor.serving import no_graph, say_no_graph
+
     with _lock:
-        return Report(_reports)
+        found = Report(_reports)
+    if not found and (reason := no_graph()):
+        say_no_graph()
+        found.append(GraphReport("(no graph)", reason=reason))
+    return found
 
 
 def reset() -> None:

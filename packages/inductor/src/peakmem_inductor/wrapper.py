@@ -23,6 +23,11 @@ _BEYOND_MODEL = re.compile(r"_c10d_functional|alloc_from_pool|resize_|\.set_\b")
 """Operators that change storages themselves, share one between buffers, or finish after they return."""
 
 
+_HANDLES = re.compile(
+    r"^(?:empty_strided\w*|reinterpret_tensor|assert_\w+|len|range|min|max|\w*Error)$|\.(?:clear|item|clone|size|stride|numel)$"
+)
+"""Calls in branches and loops that act on nothing outside."""
+
 _OWN_NAMES = (
     ast.Lambda, ast.NamedExpr, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Yield, ast.YieldFrom, ast.Await,
 )  # fmt: skip
@@ -70,7 +75,7 @@ class _Reader:
         self.containers: set[str] = set()
         self.kernels: dict[str, tuple[Access | None, ...]] = {}
         self.once: dict[str, str] = {}
-        self.functions: set[str] = set()
+        self.functions: dict[str, ast.FunctionDef] = {}
         self.devices: set[str] = set()
 
     def fail(self, node: ast.AST, what: str) -> UnknownForm:
@@ -97,7 +102,7 @@ class _Reader:
                 if node.name == "call":
                     call = node
                 else:
-                    self.functions.add(node.name)
+                    self.functions[node.name] = node
             elif isinstance(node, ast.ClassDef) and node.name == "Runner":
                 for inner in node.body:
                     if isinstance(inner, ast.FunctionDef) and inner.name == "call":
@@ -160,7 +165,25 @@ class _Reader:
             context=context,
             devices=tuple(sorted(self.devices)),
             call=call,
+            inner=self.inner(call),
         )
+
+    def inner(self, call: ast.FunctionDef) -> tuple[str, ...]:
+        found: dict[str, None] = {}
+        reached: set[str] = set()
+        queue = [call]
+        while queue:
+            body = queue.pop()
+            for node in ast.walk(body):
+                if not isinstance(node, ast.Call):
+                    continue
+                name = dotted(node.func.func if isinstance(node.func, ast.Call) else node.func).removesuffix(".run")
+                if name in self.functions and name not in reached:
+                    reached.add(name)
+                    queue.append(self.functions[name])
+                elif body is not call and name not in self.functions and name not in self.kernels and not _HANDLES.search(name):
+                    found[name or "something without a name"] = None
+        return tuple(sorted(found))
 
     def uses(self, node: ast.AST) -> tuple[str, ...]:
         return tuple(dict.fromkeys(n for n in names_in(node) if n in self.local))
