@@ -148,6 +148,7 @@ class Study:
         from peakmem.transform.recompute.generators import random_order
         from peakmem_inductor.arguments import Watch, copies, differing_storage, first_difference
         from peakmem_inductor.dispatch import Candidate, Options, graph_name, order_candidate, owned
+        from peakmem_inductor.emitting import emit
         from peakmem_inductor.passes import GivenOrder, MethodPass
         from peakmem_inductor.record import measure, record_profile
         from peakmem_inductor.simulation import simulate
@@ -194,7 +195,7 @@ class Study:
             for i in range(RANDOM_ORDERS):
                 orders[f"random{i}"] = random_order(i, program)
             for name, order in orders.items():
-                text = parse_wrapper(graph.emit(order), where=name)
+                text = parse_wrapper(emit(graph, order).source, where=name)
                 _, difference, peak = run(text, candidate.namespace, measure, True)
                 row[name] = {"predicted": graph.predicted(order), "realized": peak, "identical": not difference}
             best = found
@@ -203,7 +204,7 @@ class Study:
                 row[name], other = self.generated(name, chosen, generate, run, order_candidate, Candidate)
                 if other is not None and row[name].get("identical") and other.after < best.after:
                     best = other
-            text = parse_wrapper(best.graph.emit(best.order), where="least")
+            text = parse_wrapper(emit(best.graph, best.order).source, where="least")
             _, difference, peak = run(text, best.candidate.namespace, measure, True)
             row["least"] = {
                 "predicted": best.after, "realized": peak, "identical": not difference, "from": best.candidate.name,

@@ -7,6 +7,7 @@ from typing import Any
 import peakmem_inductor
 import pytest
 from peakmem_inductor.arguments import copies, same_bits, special
+from peakmem_inductor.emitting import realize
 
 KINDS = {
     "plain": lambda t: t.randn(3, 4),
@@ -232,4 +233,4 @@ return (buf4, )
     )
     graph = build_graph(wrapper, profile)
     assert graph.buffer_of["buf3"] == graph.buffer_of["buf2"] != graph.buffer_of["buf0"]
-    graph.realize(tuple(range(len(graph.program))))  # raises if the text does not have the modelled peak
+    realize(graph, tuple(range(len(graph.program))))  # raises if the text does not have the modelled peak

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from typing import Any
 
 from fake_runtime import EFFECTS, profile_of, run
@@ -13,6 +14,7 @@ from peakmem.model import peak_of
 from peakmem_inductor.building import build_graph
 from peakmem_inductor.emitting import emit
 from peakmem_inductor.simulation import simulate
+from peakmem_inductor.structure import compare_graphs
 from peakmem_inductor.wrapper import UnknownForm, parse_wrapper
 from random_orders import random_expansion, random_order
 from texts import wrapper_of
@@ -254,7 +256,46 @@ def try_one(seed: int, *, times: int = 3) -> dict[str, Any]:
             assert got == want, emitted.source
             modelled = peak_of(enlarged, order) - program.entry_bytes
             assert modelled == simulate(text, emitted.profile) == peak, emitted.source
+            again = build_graph(text, emitted.profile, effects=EFFECTS.__getitem__)
+            assert not compare_graphs(graph, again).difference, emitted.source
     return {"statements": len(program), "copied": copied}
+
+
+def changed(source: str, rng: random.Random) -> str:
+    """The text with two of its calls in each other's place, or one name in a call replaced by another."""
+    rows = source.splitlines()
+    calls = [i for i, row in enumerate(rows) if re.match(r" +(k_\w+\(|buf\d+ = torch)", row)]
+    if not calls:
+        return source
+    i = rng.choice(calls)
+    if rng.random() < 0.5:
+        j = rng.choice(calls)
+        rows[i], rows[j] = rows[j], rows[i]
+    else:
+        names = sorted(set(re.findall(r"\b(?:buf\d+|arg\d_1|gift)\b", source)))
+        old = rng.choice(re.findall(r"\b(?:buf\d+|arg\d_1|gift)\b", rows[i]) or ["gift"])
+        rows[i] = re.sub(rf"\b{old}\b", rng.choice(names), rows[i])
+    return "\n".join(rows) + "\n"
+
+
+def test_wrappers_that_compute_something_else_are_told_apart() -> None:
+    told = 0
+    for seed in range(400):
+        rng = random.Random(seed)
+        source = Writer(rng).write()
+        wrapper = parse_wrapper(source)
+        try:
+            want, profile = profile_of(wrapper, {"gift"})
+            graph = build_graph(wrapper, profile, effects=EFFECTS.__getitem__)
+            other = parse_wrapper(changed(source, rng))
+            got, found = profile_of(other, {"gift"})
+            again = build_graph(other, found, effects=EFFECTS.__getitem__)
+        except Exception:  # what was changed cannot be run or understood
+            continue
+        if got != want:
+            assert compare_graphs(graph, again).difference, other.source
+            told += 1
+    assert told > 40
 
 
 def test_random_wrappers() -> None:

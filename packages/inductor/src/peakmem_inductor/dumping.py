@@ -8,6 +8,7 @@ from pathlib import Path
 
 from peakmem.system.files import write_atomically
 
+from peakmem_inductor import settings
 from peakmem_inductor.forms import Wrapper
 from peakmem_inductor.profile import Profile, profile_path
 
@@ -38,14 +39,12 @@ def dump(folder: str | Path) -> Iterator[Callable[[], list[Path]]]:
     folder : str or Path
         Created if it is missing.
     """
-    from peakmem_inductor import dispatch
-
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     before = set(place.glob("*.py"))
-    previous = dispatch.dump_folder
-    dispatch.dump_folder = place
+    previous = settings.dump_folder
+    settings.dump_folder = place
     try:
         yield lambda: sorted(set(place.glob("*.py")) - before)
     finally:
-        dispatch.dump_folder = previous
+        settings.dump_folder = previous

@@ -12,15 +12,14 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from peakmem.model import Expansion, Program, Refused
+from peakmem.model import Expansion, PeakmemError, Program, Refused, peak_of
 
-from peakmem_inductor.forms import lines_of
+from peakmem_inductor.forms import Wrapper, lines_of
+from peakmem_inductor.graph import Graph, Step
 from peakmem_inductor.profile import Layout, Profile
-
-if TYPE_CHECKING:
-    from peakmem_inductor.graph import Graph, Step
+from peakmem_inductor.simulation import simulate
+from peakmem_inductor.wrapper import parse_wrapper
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,28 @@ def emit(graph: Graph, order: Sequence[int], expansion: Expansion | None = None)
     Linear in the text that is written.
     """
     return _Emitter(graph, order, expansion).run()
+
+
+def realize(graph: Graph, order: Sequence[int], expansion: Expansion | None = None) -> tuple[Wrapper, Profile]:
+    """The wrapper with its statements in ``order``, read back and simulated, and its profile.
+
+    Raises
+    ------
+    PeakmemError
+        If the text does not have the modelled peak, which would be a fault of peakmem.
+    """
+    program = expansion.program if expansion is not None else graph.program
+    emitted = emit(graph, order, expansion)
+    wrapper = parse_wrapper(emitted.source, where="the permuted wrapper")
+    profile = replace(emitted.profile, digest=wrapper.digest, measured_peak=None)
+    modelled = peak_of(program, order) - program.entry_bytes
+    simulated = simulate(wrapper, profile)
+    if simulated != modelled:
+        raise PeakmemError(
+            f"the permuted text needs {simulated:,} bytes where the model says {modelled:,}; this is a fault of "
+            "peakmem, please report it with the file"
+        )
+    return wrapper, profile
 
 
 class _Emitter:

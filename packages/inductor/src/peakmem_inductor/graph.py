@@ -1,18 +1,15 @@
-"""A wrapper as a program that can be permuted, and from an order back to text."""
+"""A wrapper as a program that can be permuted."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from peakmem.model import Expansion, PeakmemError, Program, peak_of
+from peakmem.model import Program, peak_of
 
-from peakmem_inductor.emitting import emit
 from peakmem_inductor.forms import Access, Wrapper
 from peakmem_inductor.profile import Profile
 from peakmem_inductor.regions import Region
-from peakmem_inductor.simulation import simulate
-from peakmem_inductor.wrapper import parse_wrapper
 
 
 @dataclass
@@ -73,31 +70,6 @@ class Graph:
     def predicted(self, order: Sequence[int] | None = None) -> int:
         """Bytes above entry of the emitted program in an order (the given one if None)."""
         return peak_of(self.program, order) - self.program.entry_bytes
-
-    def emit(self, order: Sequence[int]) -> str:
-        """The whole source with the statements of ``call`` in ``order``; `InputError` if the order is not allowed."""
-        return emit(self, order).source
-
-    def realize(self, order: Sequence[int], expansion: Expansion | None = None) -> tuple[Wrapper, Profile]:
-        """The wrapper with its statements in ``order``, read back and simulated, and its profile.
-
-        Raises
-        ------
-        PeakmemError
-            If the text does not have the modelled peak, which would be a fault of peakmem.
-        """
-        program = expansion.program if expansion is not None else self.program
-        emitted = emit(self, order, expansion)
-        wrapper = parse_wrapper(emitted.source, where="the permuted wrapper")
-        profile = replace(emitted.profile, digest=wrapper.digest, measured_peak=None)
-        modelled = peak_of(program, order) - program.entry_bytes
-        simulated = simulate(wrapper, profile)
-        if simulated != modelled:
-            raise PeakmemError(
-                f"the permuted text needs {simulated:,} bytes where the model says {modelled:,}; this is a fault of "
-                "peakmem, please report it with the file"
-            )
-        return wrapper, profile
 
     def returned(self, b: int) -> bool:
         """Whether a result of ``call`` lives in a buffer."""

@@ -14,18 +14,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from peakmem.frontends import Model, Progress, Verification
+from peakmem.frontends import Model, Progress, Structure, Verification
 from peakmem.model import InputError, Program, RuntimeFailed, RuntimeMissing, Schedule
 from peakmem.system.files import check_output, write_atomically
 from peakmem.system.process import run_child
 
 from peakmem_inductor.building import build_graph
 from peakmem_inductor.effects import BARRIER, hidden_effects
+from peakmem_inductor.emitting import realize
 from peakmem_inductor.forms import Wrapper
 from peakmem_inductor.graph import Graph
 from peakmem_inductor.profile import Profile, profile_path, read_profile
 from peakmem_inductor.simulation import simulate
 from peakmem_inductor.statictext import profile_from_text
+from peakmem_inductor.structure import compare_graphs
 from peakmem_inductor.wrapper import parse_wrapper
 
 if TYPE_CHECKING:
@@ -126,11 +128,15 @@ class InductorModel(Model):
         expansion = schedule.expansion
         program = expansion.program if expansion is not None else self.program
         order = schedule.orders.get("", tuple(range(len(program))))
-        wrapper, profile = self.graph.realize(order, expansion)
+        wrapper, profile = realize(self.graph, order, expansion)
         model = InductorModel(wrapper, profile, None, self._notes)
         if model.predicted_bytes >= self.predicted_bytes:
             return InductorModel(self.wrapper, self.profile, None, (*self._notes, "left as it is: no order needs less"))
         return model
+
+    def structure(self, other: Model) -> Structure:
+        """Whether ``other`` holds the same kernels and calls, permuted and perhaps some of them once more."""
+        return compare_graphs(self.graph, self.same_kind(other).graph)
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the wrapper and, beside it, its profile."""

@@ -7,9 +7,13 @@ several settings are permuted, each exactly, and the least is kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from peakmem.model import UsageError
+
+dump_folder: Path | None = None
+"""Where wrappers are dumped while `peakmem_inductor.dump` is open."""
 
 CANDIDATES = ("default", "off", "lpmf", "bfs", "dfs", "noreuse")
 """``default``: as configured; ``off``: without Inductor's own reordering; ``lpmf``, ``bfs``, ``dfs``: with exactly that
