@@ -17,6 +17,7 @@ from peakmem_check.model.moves import Move, moves
 from peakmem_check.model.program import (
     KINDS,
     LARGEST_TOTAL,
+    QUANTITIES,
     SCHEMA,
     Buffer,
     Kind,
@@ -30,6 +31,7 @@ from peakmem_check.model.schedule import Expansion, Orders, Schedule
 __all__ = [
     "KINDS",
     "LARGEST_TOTAL",
+    "QUANTITIES",
     "SCHEMA",
     "Buffer",
     "CostReport",
