@@ -16,13 +16,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from oracles import build, optimum, programs, random_order, scheduled_peak
 from peakmem_check.jsonfile import parse_json
 from peakmem_check.model import InputError, Program, Refused
-from peakmem_check.proof import check
+from peakmem_check.proof import check, graph
 from tinyprover import certificate
 
+checker = sys.modules["peakmem_check.proof.check"]  # the module; its name in the package is that of the function
 FOLDER = Path(__file__).resolve().parents[1] / "certificates"
 WITH = {  # the kinds that the prover may use beside entry and expand
     "entry": ("entry",),
@@ -180,6 +182,16 @@ def by_hand() -> list[Found]:
             the_flow_does_not_show='"path":[1] -> "path":[0]',
         ),
         stated(
+            "precedence-at-the-other",
+            build("", "A >", "B > | use 10"),
+            10,
+            [
+                exits([0], 1),
+                {"kind": "precedence", "arcs": [{"before": 0, "after": 1, "at": 1, "flow": []}], "then": 0},
+            ],
+            the_flow_shows_0_bytes='"at":1 -> "at":0',
+        ),
+        stated(
             "waypoint-of-nothing",
             build("", "A > | use 3", "B > | use 5"),
             5,
@@ -250,29 +262,48 @@ def near(sentence: str, bound: int) -> int:
     return abs(numbers[-1] - (numbers[-2] if len(numbers) > 1 else bound))
 
 
+def alone(program: Program, document: Json) -> bool:
+    """Whether a single condition refuses the document: it would be accepted but for the first sentence."""
+    sentences: list[str] = []
+
+    def lenient(sentence: str) -> None:
+        sentences.append(sentence)
+        if len(sentences) > 1:
+            raise Refused(sentence)
+
+    with patch.object(checker, "refuse", lenient), patch.object(graph, "refuse", lenient):
+        try:
+            check(program, document)
+        except Exception:  # whatever comes of going on where the checker never does
+            return False
+    return True
+
+
 def falsify(found: Found, used: set[str], kind: str) -> None:
-    """Take a change that is refused because of a node of the kind, and up to `FALSE_EACH` if each has a new reason."""
+    """Take a change that is refused because of a node of the kind, and up to `FALSE_EACH` if each has a new reason.
+
+    Preferred is what fails one condition alone, and that by few bytes.
+    """
     data = found.data
-    bests: dict[str, tuple[int, bytes, str]] = {}
-    digest = json.loads(data)["program"]["digest"].encode()
+    bests: dict[str, tuple[bool, int, bytes, str]] = {}
     for other in edits(data):
         try:
-            if other == data or digest not in other:
-                continue
-            check(found.of, parse_json(other, "certificate"))
+            document = parse_json(other, "certificate")
+            if other != data:
+                check(found.of, document)
         except InputError:
             continue
         except Refused as error:
             sentence = str(error).removeprefix("certificate: ")
             if f"({kind})" in sentence if kind else "node" not in sentence and "digest" not in sentence:
                 reason = re.sub(r"'[^']*'|\d+", "#", sentence.split(f"({kind})")[-1])
-                distance = near(sentence, found.document["lower_bound"])
-                if reason not in bests or distance < bests[reason][0]:
-                    bests[reason] = distance, other, sentence
+                better = not alone(found.of, document), near(sentence, found.document["lower_bound"])
+                if reason not in bests or better < bests[reason][:2]:
+                    bests[reason] = *better, other, sentence
     # New reasons first, what is not even of the format last.
-    ranked = sorted(bests.items(), key=lambda item: ("must" in item[0], item[0] in used, item[1][0], item[0]))
-    for i, (reason, (_, other, sentence)) in enumerate(ranked):
-        if i == 0 or (i < FALSE_EACH and reason not in used and "must" not in reason):
+    ranked = sorted(bests.items(), key=lambda item: ("must" in item[0], item[0] in used, *item[1][:2], item[0]))
+    for i, (reason, (several, _, other, sentence)) in enumerate(ranked):
+        if i == 0 or (i < FALSE_EACH and (reason not in used or not several) and "must" not in reason):
             found.false.append((other, sentence))
             used.add(reason)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
-from make_certificates import FOLDER, WITH, main, nodes_of
+from make_certificates import FOLDER, WITH, nodes_of
 from oracles import optimum, scheduled_peak
 from peakmem_check.jsonfile import read_json, read_program
 from peakmem_check.model import Program, Refused
