@@ -117,7 +117,7 @@ def check(program: Program, document: object, trace: Callable[[str], None] | Non
         if path not in orders:
             refuse(f"{where} is missing")
         order = _legal_order(part, orders[path], where)
-        peaks[path] = _peak(part, order, workspaces_with(part, prefix, peaks))
+        peaks[path] = part.live_bytes(order, workspaces_with(part, prefix, peaks))[0]
         bounds[path] = 0
         if path in proofs:
             proof = ProofChecker(part, workspaces_with(part, prefix, bounds), proofs[path], f"proofs[{path!r}]")
@@ -158,25 +158,6 @@ def workspaces_with(program: Program, prefix: str, inner: Mapping[str, int]) -> 
         s.workspace + max((inner[f"{prefix}{v}/{k}"] for k in range(len(s.bodies))), default=0)
         for v, s in enumerate(program.statements)
     ]
-
-
-def _peak(program: Program, order: Sequence[int], workspaces: Sequence[int]) -> int:
-    buffers = program.buffers
-    waiting = [len(touchers) for touchers in program.touchers]
-    born = [b.kind == "input" for b in buffers]
-    live = sum(b.size for b, w in zip(buffers, waiting) if b.kind == "input" and (b.pinned or w))
-    peak = 0 if order else live
-    for v in order:
-        for b in program.touched[v]:
-            if not born[b]:
-                born[b] = True
-                live += buffers[b].size
-        peak = max(peak, live + workspaces[v])
-        for b in program.touched[v]:
-            waiting[b] -= 1
-            if not waiting[b] and not buffers[b].pinned:
-                live -= buffers[b].size
-    return peak
 
 
 class Context:
