@@ -60,8 +60,8 @@ class TestVerdicts:
             "proofs['']: node 0 (entry): 1 statements run, 0 precedences added, 0 flows, mirror image",
         ]
         out = judged(capsys, *pair("cycle-of-precedences"), "--trace")[1]
-        assert out.splitlines()[0] == "proofs['']: node 2 (precedence): 0 statements run, 0 precedences added, 2 flows"
-        assert out.splitlines()[1] == "proofs['']: node 1 (cycle): 0 statements run, 2 precedences added, 0 flows"
+        assert out.splitlines()[0] == "proofs['']: node 2 (precedence): 0 statements run, 0 precedences added, 4 flows"
+        assert out.splitlines()[1] == "proofs['']: node 1 (cycle): 0 statements run, 4 precedences added, 0 flows"
 
     def test_a_trace_ends_before_what_is_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
         code, out, err = judged(capsys, *pair("reverse-and-back-1", "false"), "--trace")
