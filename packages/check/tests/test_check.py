@@ -44,6 +44,10 @@ def stated(program: Program, nodes: list[dict[str, Any]], bound: int) -> dict[st
     }
 
 
+def exits_of(*statements: int) -> list[dict[str, Any]]:
+    return [{"statement": v, "flow": []} for v in statements]
+
+
 def kept_and(n: int, *, chain: bool = False) -> Program:
     """n statements that each write one byte, beside nine bytes kept from entry."""
     return Program(
@@ -353,6 +357,8 @@ class TestRefuses:
             ([{"kind": "forward", "trap": [], "exits": []}], "'A' is an exit"),
             ([{"kind": "forward", "trap": [0, 0], "exits": []}], "twice"),
             ([{"kind": "forward", "trap": [0], "exits": [{"statement": 4, "flow": []}]}], "is an exit"),
+            ([{"kind": "forward", "trap": [], "exits": exits_of(0, 1, 2)}], "'C' is no exit"),
+            ([{"kind": "backward", "trap": [], "entries": exits_of(2, 4)}], "'C' is no entry"),
             ([{"kind": "backward", "trap": [3], "entries": []}], "without 'D'"),
             ([{"kind": "backward", "trap": [0, 1, 2, 3, 4], "entries": []}], "nothing to run before"),
             ([{"kind": "backward", "trap": [], "entries": []}], "'E' is an entry"),
@@ -553,3 +559,16 @@ class TestHostile:
         document = stated(program, nodes, 9)
         with pytest.raises(Refused, match="more contexts"):
             check(program, document)
+
+    @pytest.mark.parametrize(("statements", "unused", "accepted"), [(1055, 0, True), (1056, 0, False), (1056, 1, True)])
+    def test_contexts_are_counted_exactly(self, statements: int, unused: int, accepted: bool) -> None:
+        """The root and one state for each statement, against 16 for each node of the list and 1024."""
+        program = kept_and(statements)
+        nodes = [{"kind": "entry"}] * (1 + unused)
+        nodes.append({"kind": "expand", "children": {str(v): 0 for v in range(statements)}})
+        document = stated(program, nodes, 9) | {"peak": 10}
+        if accepted:
+            assert check(program, document).nodes == statements + 1
+        else:
+            with pytest.raises(Refused, match=f"more contexts than the {16 * len(nodes) + 1024} allowed"):
+                check(program, document)

@@ -39,6 +39,8 @@ LARGEST_TOTAL = 2**62
 
 Kind = Literal["input", "constant", "intermediate", "output"]
 KINDS: tuple[Kind, ...] = ("input", "constant", "intermediate", "output")
+QUANTITIES = ("live_peak", "bytes_above_entry")
+"""What a file's ``"quantity"`` may be: what reports about the program speak of. No proof depends on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,6 +442,8 @@ class _Reader:
             raise self.fail("bodies", "nested more than 32 deep")
         if document.get("schema") != SCHEMA:
             raise self.fail("'schema'", f"must be {SCHEMA!r}, not {_show(document.get('schema'))}")
+        if document.get("quantity", QUANTITIES[0]) not in QUANTITIES:
+            raise self.fail("'quantity'", f"must be one of {', '.join(QUANTITIES)}, not {_show(document['quantity'])}")
         buffers: list[Buffer] = []
         buffer_ids: dict[str, int] = {}
         for i, row in enumerate(self.rows(document, "buffers", "top")):

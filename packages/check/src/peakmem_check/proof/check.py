@@ -15,8 +15,7 @@ so a hostile certificate costs polynomial time and no stack.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from peakmem_check.model.program import Program
 from peakmem_check.proof.certificate import SCHEMA
@@ -40,8 +39,7 @@ CONTEXTS_PER_NODE = 16
 """A proof may use its nodes in so many contexts each on average (plus 1024): sharing must not blow up the work."""
 
 
-@dataclass(frozen=True)
-class CheckReport:
+class CheckReport(NamedTuple):
     """What an accepted certificate proves.
 
     Attributes
@@ -63,7 +61,7 @@ class CheckReport:
     flows: int
 
 
-def check(program: Program, document: object) -> CheckReport:
+def check(program: Program, document: object, trace: Callable[[str], None] | None = None) -> CheckReport:
     """Verify a certificate against the program it speaks about.
 
     Parameters
@@ -71,6 +69,9 @@ def check(program: Program, document: object) -> CheckReport:
     program : Program
     document : object
         Parsed JSON; anything at all is answered, nothing is trusted.
+    trace : callable, optional
+        Takes a line for each node in each context, once it is verified: its place and kind, how many statements the
+        state has run, how many precedences the nodes above have added, how many flows it has.
 
     Raises
     ------
@@ -116,11 +117,11 @@ def check(program: Program, document: object) -> CheckReport:
         if path not in orders:
             refuse(f"{where} is missing")
         order = _legal_order(part, orders[path], where)
-        peaks[path] = _peak(part, order, workspaces_with(part, prefix, peaks))
+        peaks[path] = part.live_bytes(order, workspaces_with(part, prefix, peaks))[0]
         bounds[path] = 0
         if path in proofs:
             proof = ProofChecker(part, workspaces_with(part, prefix, bounds), proofs[path], f"proofs[{path!r}]")
-            proof.verify()
+            proof.verify(trace)
             bounds[path] = proof.lower_bound
             nodes += proof.verified
             flows += proof.flows
@@ -159,33 +160,14 @@ def workspaces_with(program: Program, prefix: str, inner: Mapping[str, int]) -> 
     ]
 
 
-def _peak(program: Program, order: Sequence[int], workspaces: Sequence[int]) -> int:
-    buffers = program.buffers
-    waiting = [len(touchers) for touchers in program.touchers]
-    born = [b.kind == "input" for b in buffers]
-    live = sum(b.size for b, w in zip(buffers, waiting) if b.kind == "input" and (b.pinned or w))
-    peak = 0 if order else live
-    for v in order:
-        for b in program.touched[v]:
-            if not born[b]:
-                born[b] = True
-                live += buffers[b].size
-        peak = max(peak, live + workspaces[v])
-        for b in program.touched[v]:
-            waiting[b] -= 1
-            if not waiting[b] and not buffers[b].pinned:
-                live -= buffers[b].size
-    return peak
-
-
-@dataclass(eq=False)
 class Context:
     """What a node is proved for: a DAG and a state, with ``rest`` and the ready statements where they are known."""
 
-    dag: Dag
-    state: int
-    rest: int | None = None
-    ready: tuple[int, ...] | None = None
+    __slots__ = ("dag", "ready", "rest", "state")
+
+    def __init__(self, dag: Dag, state: int, rest: int | None = None) -> None:
+        self.dag, self.state, self.rest = dag, state, rest
+        self.ready: tuple[int, ...] | None = None
 
     @property
     def key(self) -> tuple[int, frozenset[tuple[int, int]], int]:
@@ -227,7 +209,7 @@ class ProofChecker:
         }
         self._twin: ProofChecker | None = None
 
-    def verify(self) -> None:
+    def verify(self, trace: Callable[[str], None] | None = None) -> None:
         allowed = CONTEXTS_PER_NODE * len(self.nodes) + 1024
         root = self._reference(self.root, len(self.nodes), f"{self.where}: 'root'")
         start = Context(Dag(self.program), 0)
@@ -246,7 +228,14 @@ class ProofChecker:
                 if kind != "cycle" and not context.dag.acyclic:
                     refuse(f"{where} stands where the precedences are cyclic; only a cycle may")
                 side = self if context.dag.program is self.program else self.twin
-                for value, place, then in side.handlers[kind](node, context, where):
+                flows = side.flows
+                children = side.handlers[kind](node, context, where)
+                if trace is not None:
+                    trace(
+                        f"{where}: {context.state.bit_count()} statements run, {len(context.dag.arcs)} precedences added, "
+                        f"{side.flows - flows} flows" + ("" if side is self else ", mirror image")
+                    )
+                for value, place, then in children:
                     child = self._reference(value, k, f"{where}: {place}")
                     contexts = pending.setdefault(child, {})
                     if then.key not in contexts:
@@ -254,7 +243,6 @@ class ProofChecker:
                         met += 1
                         if met > allowed:
                             refuse(f"{self.where}: the nodes are shared in more contexts than the {allowed} allowed")
-
         if self._twin is not None:
             self.flows += self._twin.flows
 
@@ -290,18 +278,10 @@ class ProofChecker:
         if state & ~trap:
             refuse(f"{where}: the trap misses {self._first(state & ~trap)}, which the state has executed")
         self._down_set(dag, trap, f"{where}: the trap")
-        exits = [v for v in self._outside(trap) if not any(not (trap >> u) & 1 for u in dag.predecessors[v])]
+        exits = [v for v in self._outside(trap) if all((trap >> u) & 1 for u in dag.predecessors[v])]
         if not exits:
             refuse(f"{where}: the trap is the whole program, which has no exits")
-        candidates = self.live(trap)
-        outside = dag.everything & ~trap
-        self._listed(
-            node.get("exits"),
-            exits,
-            where,
-            "exit",
-            lambda v: self.network(dag, v, dag.ancestors(v) | state, outside, candidates),
-        )
+        self._listed(node.get("exits"), exits, where, "exit", self.exit_networks(context, trap))
         return ()
 
     def _backward(self, node: Mapping[str, Any], context: Context, where: str) -> Children:
@@ -314,14 +294,7 @@ class ProofChecker:
         entries = [v for v in self._outside(trap | state) if not any((remaining >> w) & 1 for w in dag.successors[v])]
         if not entries:
             refuse(f"{where}: the trap leaves nothing to run before it")
-        candidates = self.live(remaining)
-        self._listed(
-            node.get("entries"),
-            entries,
-            where,
-            "entry",
-            lambda v: self.network(dag, v, remaining & ~(1 << v), 1 << v | dag.descendants(v), candidates),
-        )
+        self._listed(node.get("entries"), entries, where, "entry", self.entry_networks(context, trap))
         return ()
 
     def _listed(
@@ -525,11 +498,24 @@ class ProofChecker:
             self._toucher_masks[b] = mask_of(self.program.touchers[b], self.n)
         return self._toucher_masks[b]
 
-    # helpers
+    # networks
+
+    def exit_networks(self, context: Context, trap: int) -> Callable[[int], Network]:
+        """The network of each exit of a forward trap."""
+        dag, candidates, outside = context.dag, self.live(trap), context.dag.everything & ~trap
+        return lambda v: self.network(dag, v, dag.ancestors(v) | context.state, outside, candidates)
+
+    def entry_networks(self, context: Context, trap: int) -> Callable[[int], Network]:
+        """The network of each entry of a backward trap."""
+        dag, remaining = context.dag, context.dag.everything & ~trap
+        candidates = self.live(remaining)
+        return lambda v: self.network(dag, v, remaining & ~(1 << v), 1 << v | dag.descendants(v), candidates)
 
     def network(self, dag: Dag, v: int | None, inside: int, outside: int, candidates: Candidates) -> Network:
         workspace = 0 if v is None else self.workspaces[v]
         return Network(dag, self.toucher_mask, v, workspace, inside, outside, candidates)
+
+    # helpers
 
     def _shows(self, network: Network, flow: object, where: str) -> None:
         self.flows += 1

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from peakmem_check.model.program import Program
 from peakmem_check.proof.check import Context, ProofChecker, check, workspaces_with
-from peakmem_check.proof.graph import Dag, Network, Node, buffer_of
+from peakmem_check.proof.graph import Dag, Network, Node, buffer_of, mask_of
 
 MANY = 8
 """So many names are listed before the rest is summed up."""
@@ -168,54 +168,24 @@ class _Story:
         )
 
     def _forward(self, node: Mapping[str, Any], context: Context, children: int) -> None:
-        dag, trap = context.dag, sum(1 << v for v in node["trap"])
-        candidates = self.checker.live(trap)
-        outside = dag.everything & ~trap
-        networks = [
-            (
-                row,
-                self.checker.network(
-                    dag, row["statement"], dag.ancestors(row["statement"]) | context.state, outside, candidates
-                ),
-            )
-            for row in node["exits"]
-        ]
-        if len(networks) == 1 and self._alone(*networks[0]):
-            return
-        self.say(
-            f"Take the {len(node['trap'])} statements that end with {self._names(node['trap'][-3:])}."
-            if node["trap"]
-            else "Take the very beginning."
-        )
-        self.say(f"The first statement outside that set can only be {self._names_of(networks)}.")
-        self._cheapest(networks, "born before it can run and still needed afterwards")
+        network = self.checker.exit_networks(context, mask_of(node["trap"], self.checker.n))
+        shown = f"that end with {self._names(node['trap'][-3:])}" if node["trap"] else ""
+        self._trap([(row, network(row["statement"])) for row in node["exits"]], node, shown, forward=True)
 
     def _backward(self, node: Mapping[str, Any], context: Context, children: int) -> None:
-        dag, trap = context.dag, sum(1 << v for v in node["trap"])
-        remaining = dag.everything & ~trap
-        candidates = self.checker.live(remaining)
-        networks = [
-            (
-                row,
-                self.checker.network(
-                    dag,
-                    row["statement"],
-                    remaining & ~(1 << row["statement"]),
-                    1 << row["statement"] | dag.descendants(row["statement"]),
-                    candidates,
-                ),
-            )
-            for row in node["entries"]
-        ]
+        network = self.checker.entry_networks(context, mask_of(node["trap"], self.checker.n))
+        shown = f"that begin with {self._names(node['trap'][:3])}" if node["trap"] else ""
+        self._trap([(row, network(row["statement"])) for row in node["entries"]], node, shown, forward=False)
+
+    def _trap(
+        self, networks: Sequence[tuple[Mapping[str, Any], Network]], node: Mapping[str, Any], shown: str, *, forward: bool
+    ) -> None:
         if len(networks) == 1 and self._alone(*networks[0]):
             return
-        self.say(
-            f"Take the {len(node['trap'])} statements that begin with {self._names(node['trap'][:3])}."
-            if node["trap"]
-            else "Take the very end."
-        )
-        self.say(f"The last statement outside that set can only be {self._names_of(networks)}.")
-        self._cheapest(networks, "born by then and still needed afterwards")
+        end = "beginning" if forward else "end"
+        self.say(f"Take the {len(node['trap'])} statements {shown}." if shown else f"Take the very {end}.")
+        self.say(f"The {'first' if forward else 'last'} statement outside that set can only be {self._names_of(networks)}.")
+        self._cheapest(networks, f"born {'before it can run' if forward else 'by then'} and still needed afterwards")
 
     def _alone(self, row: Mapping[str, Any], network: Network) -> bool:
         """A single statement that reaches the bound with what it touches."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -188,7 +187,6 @@ class Candidates(frozenset[int]):
         return self
 
 
-@dataclass
 class Network:
     """The network of cut(v | L, U), or of the least rest on [L, U] where ``statement`` is None.
 
@@ -196,18 +194,19 @@ class Network:
     the constant may hold.
     """
 
-    dag: Dag
-    toucher_masks: Callable[[int], int]
-    statement: int | None
-    workspace: int
-    inside: int
-    outside: int
-    candidates: Candidates
-    touched: frozenset[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        program = self.dag.program
-        self.touched = frozenset() if self.statement is None else frozenset(program.touched[self.statement])
+    def __init__(
+        self,
+        dag: Dag,
+        toucher_masks: Callable[[int], int],
+        statement: int | None,
+        workspace: int,
+        inside: int,
+        outside: int,
+        candidates: Candidates,
+    ) -> None:
+        self.dag, self.toucher_masks, self.statement, self.workspace = dag, toucher_masks, statement, workspace
+        self.inside, self.outside, self.candidates = inside, outside, candidates
+        self.touched = frozenset(() if statement is None else dag.program.touched[statement])
 
     def born_before(self, b: int) -> bool:
         """Resident from entry or born in L. L is a down-set, so a birth is in L if any toucher is."""

@@ -1,0 +1,5 @@
+"""``python -m peakmem_check``."""
+
+from peakmem_check.main import run
+
+run()
