@@ -27,7 +27,7 @@ from pathlib import Path
 from common import Load, load_graphs, markdown, parser, seconds, warm_up, write
 from peakmem.ordering import order_program
 from peakmem.program import Program, Statement
-from peakmem.recompute import Problem, floor, solve, trace
+from peakmem.recompute import RerunProblem, floor, solve, trace
 
 GRAPHS = ("nasnet_imagenet_4x44", "train_densenet121", "train_unet_like", "fx_timm_densenet121", "randwire_ws32_c78_s0")
 KERNEL = re.compile(r"(?:bw_|wgrad_)?(?:conv|dwconv|stem|squeeze|Conv2d|upconv)")
@@ -60,7 +60,7 @@ HEADER = ("graph", "prices", "status", "method", "statements", "target B", "of p
           "gap", "wall s")  # fmt: skip
 
 
-def measure(name: str, problem: Problem, prices: str, count: int, limit: float) -> list[list[str]]:
+def measure(name: str, problem: RerunProblem, prices: str, count: int, limit: float) -> list[list[str]]:
     """One row for each of ``count`` targets strictly between the floor and the peak."""
     peak, low = trace(problem, ()).peak, floor(problem.program).size
     rows = []
@@ -101,7 +101,7 @@ def main() -> int:
             options.orders.write_text(json.dumps(kept))
         for prices, program in (("none", graph.program), ("made-up", priced(graph.program))):
             if options.prices in (prices, "both"):
-                rows += measure(graph.name, Problem(program, order), prices, options.targets, options.seconds)
+                rows += measure(graph.name, RerunProblem(program, order), prices, options.targets, options.seconds)
     write(
         options.markdown,
         "Recomputation at targets between floor and peak",

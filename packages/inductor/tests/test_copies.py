@@ -12,7 +12,7 @@ import peakmem_inductor
 import pytest
 from peakmem.errors import PeakmemError, Refused, UsageError
 from peakmem.liveness import peak_of
-from peakmem.recompute import Problem, expand, make_plan, recompute
+from peakmem.recompute import RerunProblem, expand, make_plan, recompute
 from peakmem.schedule import Schedule
 from peakmem_inductor.building import build_graph
 from peakmem_inductor.costs import macs
@@ -47,7 +47,7 @@ return (buf5, )
 
 def rerun(graph: Any, gap: int, member: str, cap: int = 2, times: int = 1) -> Any:
     """The graph's program in its given order, with the unit that ends in ``member`` run again in ``gap``."""
-    problem = Problem(graph.program, tuple(range(len(graph.program))), cap=cap)
+    problem = RerunProblem(graph.program, tuple(range(len(graph.program))), cap=cap)
     at = next(i for i, u in enumerate(problem.units) if graph.program.statements[u.members[-1]].name == member)
     return expand(make_plan(problem, [(gap, at)] * times))
 

@@ -7,7 +7,7 @@ from onnx import TensorProto, helper
 from peakmem.api import load
 from peakmem.errors import Refused
 from peakmem.program import Buffer, Program, Statement
-from peakmem.recompute import Problem, expand, make_plan
+from peakmem.recompute import RerunProblem, expand, make_plan
 from peakmem.schedule import Expansion, Schedule
 
 from .conftest import model, needs_runtime, value, weight
@@ -124,7 +124,7 @@ def test_orders_of_bodies_are_those_of_the_enlarged_program(store):
     m = load(store(proto), frontend="onnx", ort_level="none")
     assert [s.name for s in m.program.statements] == ["stem", "max", "branch", "late", "mul"]
     assert [s.name for s in m.program.statements[2].bodies[1].statements] == ["t2", "t1", "t3"]  # as it runs
-    problem = Problem(m.program, tuple(range(5)))
+    problem = RerunProblem(m.program, tuple(range(5)))
     (stem,) = (i for i, u in enumerate(problem.units) if u.members == (0,))
     expansion = expand(make_plan(problem, [(2, stem)]))
     assert [s.name for s in expansion.program.statements][2:4] == ["stem#2", "branch"]

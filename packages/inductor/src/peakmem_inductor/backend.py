@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from peakmem.errors import UsageError, did_you_mean
-from peakmem.recompute.problem import parse_extra_macs
+from peakmem.recompute import parse_extra_macs
 
 from peakmem_inductor.dispatch import Candidate, Dispatcher, Options, log
 from peakmem_inductor.settings import config_of, parse_candidates

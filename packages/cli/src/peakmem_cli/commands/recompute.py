@@ -120,7 +120,7 @@ def execute(
     with screen.progress() as progress:
         found = recompute(
             source,
-            target=target_peak,
+            target_peak=target_peak,
             max_extra_macs=max_extra_macs,
             cap=cap,
             thresholds=thresholds,

@@ -101,7 +101,7 @@ def command(
         settings |= asked(target_peak, max_extra_macs, cap, threshold)
         with screen.progress() as progress:
             found = look(
-                source, target=target_peak, max_extra_macs=max_extra_macs, cap=cap,
+                source, target_peak=target_peak, max_extra_macs=max_extra_macs, cap=cap,
                 thresholds=parse_thresholds(threshold or []), time_limit=limit(time_limit), measure=measure, progress=progress,
             )  # fmt: skip
         line, check = recomputed(found), found.verification

@@ -50,15 +50,97 @@ Where statements run twice, ``order`` is that of the enlarged program (``conv#2`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 from peakmem.cost import cost_report
-
-if TYPE_CHECKING:
-    from peakmem.recompute.pareto import Point
-    from peakmem.recompute.run import Recomputation
+from peakmem.frontend import Model, Verification
+from peakmem.ordering import Ordering
+from peakmem.recompute.floors import Floor
+from peakmem.recompute.pareto import Front, Point
+from peakmem.recompute.reruns import RerunProblem
+from peakmem.schedule import Expansion
 
 SCHEMA = "peakmem.front/1"
+
+
+@dataclass(kw_only=True)
+class Enlarged:
+    """What was found for a program, and the program with copies.
+
+    Attributes
+    ----------
+    ordered_peak : int
+        Bytes of the best order, nothing run twice.
+    problems : list of RerunProblem
+        One for each base order tried.
+    floor : Floor
+    front : Front or None
+        None when only a target was asked for.
+    point : Point or None
+        The chosen plan. Its peak may lie above the target, where the enlarged program in its new order does not.
+    free : list of (Point, int)
+        For small programs: points of the front (or the chosen one), with the least extra MACs over *every* base order.
+    expansion : Expansion or None
+        The enlarged program; None without a chosen plan, or where ``unrealized`` says why.
+    reordering : Ordering or None
+        Of the enlarged program; its certificate, if any, is a proof about that program alone.
+    interrupted : bool
+    seconds : dict of str to float
+    """
+
+    ordered_peak: int
+    problems: list[RerunProblem]
+    floor: Floor
+    front: Front | None = None
+    point: Point | None = None
+    free: list[tuple[Point, int]] = field(default_factory=list)
+    expansion: Expansion | None = None
+    reordering: Ordering | None = None
+    unrealized: str = ""
+    interrupted: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def at_floor(self) -> bool:
+        """Recomputation cannot help: the best order already needs no more than every schedule does."""
+        return self.ordered_peak <= self.floor.size
+
+    @property
+    def macs(self) -> int:
+        return self.problems[0].total_macs
+
+
+@dataclass(kw_only=True)
+class Recomputation(Enlarged):
+    """What was found for an artifact, and what was made of it.
+
+    Attributes
+    ----------
+    source : Model
+    ordering : Ordering
+        Of the program as it is, nothing run twice.
+    model : Model or None
+        The rewritten artifact; None without a chosen plan, or where ``unrealized`` says why.
+    verification : Verification or None
+        None when nothing was run; ``unmeasured`` then says why.
+    """
+
+    source: Model
+    ordering: Ordering
+    model: Model | None = None
+    verification: Verification | None = None
+    unmeasured: str = ""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences a reader must know, each once: of both artifacts, of both orderings, of the measurement."""
+        parts = (self.source, self.ordering, self.reordering, self.model, self.verification)
+        return tuple(dict.fromkeys(note for part in parts if part is not None for note in part.notes))
+
+    def to_json(self, *, output: str | None = None) -> dict[str, Any]:
+        """The document ``peakmem.front/1``."""
+        return front_document(self, output=output)
 
 
 def front_document(found: Recomputation, *, output: str | None = None) -> dict[str, Any]:

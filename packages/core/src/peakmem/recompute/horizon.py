@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from functools import cached_property
 from itertools import accumulate
 
-from peakmem.recompute.problem import Problem
+from peakmem.recompute.reruns import RerunProblem
 
 
 class Horizon:
@@ -17,7 +17,7 @@ class Horizon:
     """
 
     def __init__(
-        self, problem: Problem, target: int, budget: int | None = None, only: Collection[int] | None = None
+        self, problem: RerunProblem, target: int, budget: int | None = None, only: Collection[int] | None = None
     ) -> None:
         self.problem, self.target = problem, target
         limits = [x for x in (problem.max_extra_macs, budget) if x is not None]

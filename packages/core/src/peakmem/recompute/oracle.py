@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from peakmem.errors import UsageError
 from peakmem.program import Program
-from peakmem.recompute.problem import Problem
+from peakmem.recompute.reruns import RerunProblem
 
 LARGEST = 12
 """Most statements the reference solvers accept."""
@@ -24,7 +24,7 @@ a row of reruns is under way, also the unit and how many of its members have run
 are fresh buffers of the row."""
 
 
-def shortest_path(problem: Problem, target: int) -> int | None:
+def shortest_path(problem: RerunProblem, target: int) -> int | None:
     """Least extra MACs for the base order by a shortest path over (step, present set, run counts).
 
     Every drop, every rerun *of a statement* and every base run is one edge; what a unit is, is taken from its list of
@@ -76,7 +76,7 @@ def free_order(
         the order.
     """
     _small(program)
-    problem = Problem(program, tuple(range(len(program))), cap=cap)
+    problem = RerunProblem(program, tuple(range(len(program))), cap=cap)
     if any(len(w) > (b.kind != "input") for w, b in zip(problem.writers, program.buffers)):
         raise UsageError("free order: the program has buffers that are written twice; give one without")
     sizes = [b.size for b in program.buffers]
@@ -113,7 +113,7 @@ def free_order(
 class _Rows:
     """Reruns of a unit, statement by statement."""
 
-    def __init__(self, problem: Problem, target: int, weigh: _Weigher) -> None:
+    def __init__(self, problem: RerunProblem, target: int, weigh: _Weigher) -> None:
         self.problem, self.target, self.weigh = problem, target, weigh
         self.buffers = len(problem.program.buffers)
 
@@ -152,7 +152,7 @@ class _Weigher:
         return self.known[present]
 
 
-def _groups(problem: Problem) -> dict[int, int]:
+def _groups(problem: RerunProblem) -> dict[int, int]:
     return {g: i for i, g in enumerate(sorted({u.group for u in problem.units}))}
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from peakmem.recompute.horizon import Horizon
 from peakmem.recompute.plan import Rerun
-from peakmem.recompute.problem import Problem
+from peakmem.recompute.reruns import RerunProblem
 
 Term = tuple[int, int]
 """Coefficient and variable."""
@@ -70,7 +70,7 @@ class Retention:
         Base steps that enforce memory, each with its undecided buffers and their variables.
     """
 
-    problem: Problem
+    problem: RerunProblem
     target: int
     prices: list[int] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
@@ -365,7 +365,7 @@ class _Builder:
         self.segment(len(self.problem.order), before_slot=False)
 
 
-def place(problem: Problem, chosen: Sequence[tuple[Segment | Slot, list[int]]]) -> list[tuple[Rerun, tuple[int, int]]]:
+def place(problem: RerunProblem, chosen: Sequence[tuple[Segment | Slot, list[int]]]) -> list[tuple[Rerun, tuple[int, int]]]:
     """Put each rerun as late as it can stand: right before its first reader in its part.
 
     Returns

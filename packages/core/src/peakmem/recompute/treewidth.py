@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from peakmem.recompute.milp import Answer
+from peakmem.recompute.integer import Answer
 from peakmem.recompute.retention import Retention
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def eliminations(model: Retention, *, min_fill: bool = True) -> list[Elimination
 def solve_treewidth(model: Retention, *, budget: int | None, largest_table: int = LARGEST_TABLE) -> Answer | None:
     """Least MACs, or None if the tables would exceed ``largest_table`` entries."""
     if any(not row.terms and row.bound < 0 for row in model.rows):
-        return Answer(None, None, True)
+        return Answer(None, None, True, "treewidth")
     if sum(model.prices) >= EXACT:
         return None
     domains, scopes = scopes_of(model)
@@ -101,8 +101,8 @@ def solve_treewidth(model: Retention, *, budget: int | None, largest_table: int 
         return None
     values, cost = _eliminate(domains, _factors(model, domains), best.order)
     if values is None or (budget is not None and cost > budget):
-        return Answer(None, None, True, best.width)
-    return Answer(tuple(values[: model.size]), cost, True, best.width)
+        return Answer(None, None, True, "treewidth", best.width)
+    return Answer(tuple(values[: model.size]), cost, True, "treewidth", best.width)
 
 
 def _along_time(model: Retention, domains: Sequence[int]) -> tuple[int, ...]:

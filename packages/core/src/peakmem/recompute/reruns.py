@@ -78,7 +78,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Problem:
+class RerunProblem:
     """Recomputation for one base order.
 
     Attributes
