@@ -22,7 +22,7 @@ from peakmem.recompute import (
     trace,
 )
 from peakmem.recompute.generators import ladder, random_order, random_program
-from peakmem.recompute.oracle import shortest_path
+from test_recompute_oracle import shortest_path
 
 
 def brute(problem: RerunProblem) -> list[tuple[int, int]]:

@@ -14,9 +14,9 @@ from peakmem.recompute.generators import ladder, random_order, random_program
 from peakmem.recompute.horizon import Horizon
 from peakmem.recompute.integer import solve_integer
 from peakmem.recompute.intervals import solve_intervals
-from peakmem.recompute.oracle import shortest_path
 from peakmem.recompute.plan import _Removal, allowed
 from peakmem.recompute.retention import build
+from test_recompute_oracle import shortest_path
 from test_recompute_solvers import KINDS, problems, random_plans, targets
 
 

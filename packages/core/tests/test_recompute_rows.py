@@ -10,8 +10,8 @@ import pytest
 from peakmem.program import Buffer, Kind, Program, Statement
 from peakmem.recompute import RerunProblem, expand, floor, make_plan, solve, trace
 from peakmem.recompute.generators import random_order
-from peakmem.recompute.oracle import shortest_path
 from peakmem.recompute.plan import Rerun
+from test_recompute_oracle import shortest_path
 
 
 def random_chains(seed: int, statements: int) -> Program:

@@ -15,7 +15,7 @@ from peakmem.program import Buffer, Program, Statement
 from peakmem.recompute import RerunProblem, expand, floor, make_plan, solve, trace
 from peakmem.recompute.generators import random_order, random_program
 from peakmem.recompute.horizon import Horizon
-from peakmem.recompute.oracle import shortest_path
+from test_recompute_oracle import shortest_path
 
 Rule = Callable[[int, int], bool]
 

@@ -14,11 +14,12 @@ from peakmem.recompute import RerunProblem, expand, floor, make_plan, order_expa
 from peakmem.recompute.generators import ladder, random_order, random_program
 from peakmem.recompute.horizon import Horizon
 from peakmem.recompute.integer import LARGEST_SUM, Scaled, solve_cpsat, solve_highs, solve_integer
-from peakmem.recompute.oracle import free_order, shortest_path
+from peakmem.recompute.oracle import free_order
 from peakmem.recompute.plan import Plan, allowed
 from peakmem.recompute.retention import build
 from peakmem.recompute.treewidth import eliminations, solve_treewidth
 from peakmem.schedule import Expansion
+from test_recompute_oracle import shortest_path
 
 
 def problems(count: int, statements: int, **kind: bool) -> list[RerunProblem]:

@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from peakmem.recompute.plan import Rerun
 from peakmem.recompute.reruns import RerunProblem
-from peakmem.recompute.retention import Retention, Segment
 
 RULES = ("ratio", "fit", "stale", "ratio+", "stale+", "large+")
 """Ways to choose what to evict: least MACs a byte; the cheapest single value that suffices; MACs over bytes and time to
@@ -40,37 +39,6 @@ LOST: Price = (1 << 50, 1)
 
 class Late(Exception):
     """The deadline has passed."""
-
-
-@dataclass(frozen=True)
-class Guide:
-    """What a solution of a relaxation does at its events; the beam follows it as far as memory lets it.
-
-    Attributes
-    ----------
-    dropped : mapping of int to int
-        Base step -> bit set of the buffers that are not present at it.
-    wanted : mapping of int to tuple of int
-        Base step -> buffers that have been made again by then and are kept.
-    """
-
-    dropped: Mapping[int, int]
-    wanted: Mapping[int, tuple[int, ...]]
-
-
-def guide_of(model: Retention, values: Sequence[int]) -> Guide:
-    """What a solution of a relaxation keeps, and what it has made again, at each of its base steps."""
-    dropped, wanted = {}, {}
-    units = model.problem.units
-    made: dict[int, None] = {}
-    parts = [(p.low if isinstance(p, Segment) else p.gap, chosen) for p, chosen in model.reruns(values)]
-    for step, now in model.present:
-        while parts and parts[0][0] <= step:
-            made.update(dict.fromkeys(b for u in parts.pop(0)[1] for b in units[u].delivers))
-        dropped[step] = mask_of(b for b, x in now.items() if not values[x])
-        wanted[step] = tuple(b for b in made if b in now and values[now[b]])
-        made = {}
-    return Guide(dropped, wanted)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -140,7 +108,6 @@ class Eviction:
         self.shift = [groups[u.group] * self.limit for u in problem.units]
         self.full = [1 << (s + self.limit - 1) for s in self.shift]
         self.known: dict[tuple[int, int], int] = {}
-        self.guide: Guide | None = None
 
     def _of_use(self, depth: int) -> list[int]:
         problem = self.problem
@@ -205,7 +172,6 @@ class Eviction:
         rules: Sequence[str] = RULES,
         *,
         below: Price | None = None,
-        guide: Guide | None = None,
         deadline: float | None = None,
     ) -> list[Rerun] | None:
         """The cheapest plan in which a beam of ``width`` labels ends, if it costs less than ``below``.
@@ -215,7 +181,6 @@ class Eviction:
         Late
             When the ``deadline`` (a `time.monotonic` value) passes.
         """
-        self.guide = guide
         labels = [Label(self.entry, self.weigh(self.entry), 0, 0, 0, (0, 0), None, ())]
         for step in range(self.n):
             if deadline is not None and time.monotonic() > deadline:
@@ -266,8 +231,6 @@ class _Step:
         self.reruns: list[Rerun] = []
         self.tight = False  # something that is still read had to be dropped
         self.promise: Price = x.promise
-        guide = beam.guide
-        self.first = guide.dropped.get(step, 0) if guide is not None else 0
 
     def label(self, parent: Label) -> Label:
         return Label(
@@ -278,10 +241,6 @@ class _Step:
         """Make again what the base step reads, make room, and run it."""
         beam, t = self.beam, self.t
         old = beam.old[t]
-        if beam.guide is not None:
-            for b in beam.guide.wanted.get(t, ()):
-                if not self.present >> b & 1:
-                    self.attempt(b, old & self.present)
         for b in members_of(old & ~self.present):
             if not self.present >> b & 1 and not self.restore(b, old):
                 return False
@@ -423,29 +382,26 @@ class _Step:
         def distance(b: int) -> int:
             return beam.next_use(b, t) - t + 1 if beam.live[t] >> b & 1 else 1
 
-        for some in (free & self.first, free):
-            best: tuple[tuple[float, int, int], int, Price] | None = None
-            priced = 0
-            for b in sorted(members_of(some), key=lambda b: (-sizes[b], b)):
-                cost = price(b)
-                if cost is not None:
-                    macs, size = cost[0] + cost[1], sizes[b]
-                    if rule == "large":
-                        return b, cost
-                    if rule == "ratio":
-                        key = macs / min(size, excess)
-                    elif rule == "fit":
-                        key = macs if size >= excess else macs * 2.0**20
-                    else:
-                        key = macs / (size * distance(b))
-                    if best is None or (key, -size, b) < best[0]:
-                        best = (key, -size, b), b, cost
-                    priced += 1
-                    if priced == PRICED:
-                        break
-            if best is not None:
-                return best[1:]
-        return None
+        best: tuple[tuple[float, int, int], int, Price] | None = None
+        priced = 0
+        for b in sorted(members_of(free), key=lambda b: (-sizes[b], b)):
+            cost = price(b)
+            if cost is not None:
+                macs, size = cost[0] + cost[1], sizes[b]
+                if rule == "large":
+                    return b, cost
+                if rule == "ratio":
+                    key = macs / min(size, excess)
+                elif rule == "fit":
+                    key = macs if size >= excess else macs * 2.0**20
+                else:
+                    key = macs / (size * distance(b))
+                if best is None or (key, -size, b) < best[0]:
+                    best = (key, -size, b), b, cost
+                priced += 1
+                if priced == PRICED:
+                    break
+        return None if best is None else best[1:]
 
 
 def mask_of(members: Iterable[int]) -> int:

@@ -1,10 +1,10 @@
 """The retention model in whole numbers: CP-SAT, briefly, and HiGHS for what it leaves open.
 
-CP-SAT wins on long models with many reruns, where it proves by learning from conflicts, in integers, what branch and
-cut leaves open; HiGHS wins where the price is a near-continuous trade-off between many knapsacks, since its bound
-comes from the linear relaxation. Both get numbers divided by their greatest common divisors.
+CP-SAT wins where many plans cost almost the same: it proves in tenths of a second, in integers, what HiGHS leaves open.
+HiGHS wins where the linear relaxation almost tells the price. Both get numbers divided by their greatest common
+divisors.
 
-Sources: Perron & Furnon, OR-tools CP-SAT; HiGHS (Huangfu & Hall 2018) through `scipy.optimize.milp`.
+Sources: CP-SAT of OR-tools (Perron & Didier); HiGHS (Huangfu & Hall 2018) through `scipy.optimize.milp`.
 """
 
 from __future__ import annotations

@@ -94,8 +94,6 @@ class RerunProblem:
         Operator -> bytes: its results are candidates only if they are larger.
     workspaces : tuple of int or None
         Workspace to charge for each statement; None takes `Program.workspaces`.
-    fuse : bool
-        Form units of several statements. Without it only buffers with a single writer are candidates.
 
     Raises
     ------
@@ -112,7 +110,6 @@ class RerunProblem:
     max_extra_macs: int | None = None
     thresholds: Mapping[str, int] = field(default_factory=dict)
     workspaces: tuple[int, ...] | None = None
-    fuse: bool = True
 
     def __post_init__(self) -> None:
         if self.cap < 1:
@@ -244,12 +241,11 @@ class RerunProblem:
                 v = parent[v]
             return v
 
-        if self.fuse:
-            for b, writers in enumerate(self.writers):
-                buffer = self.program.buffers[b]
-                if len(writers) > 1 and not buffer.pinned and buffer.kind != "input":
-                    for w in writers[1:]:
-                        parent[root(w)] = root(writers[0])
+        for b, writers in enumerate(self.writers):
+            buffer = self.program.buffers[b]
+            if len(writers) > 1 and not buffer.pinned and buffer.kind != "input":
+                for w in writers[1:]:
+                    parent[root(w)] = root(writers[0])
         groups: dict[int, list[int]] = {}
         for v in self.order:
             groups.setdefault(root(v), []).append(v)
@@ -308,7 +304,7 @@ class RerunProblem:
     def _delivered(self, b: int, inside: set[int], ready: int) -> bool:
         """Whether a rerun brings back what ``b`` holds after base step ``ready``, and ``b`` is a candidate."""
         buffer = self.program.buffers[b]
-        if buffer.pinned or buffer.kind == "input" or not buffer.size or (len(self.writers[b]) > 1 and not self.fuse):
+        if buffer.pinned or buffer.kind == "input" or not buffer.size:
             return False
         if not inside.issuperset(w for w in self.writers[b] if self.position[w] <= ready):
             return False

@@ -66,8 +66,6 @@ class Retention:
         Where the rerun variables stand in time.
     steps, slots : int
         How many base steps and slots enforce memory.
-    present : list of (int, dict of int to int)
-        Base steps that enforce memory, each with its undecided buffers and their variables.
     """
 
     problem: RerunProblem
@@ -78,7 +76,6 @@ class Retention:
     parts: list[Segment | Slot] = field(default_factory=list)
     steps: int = 0
     slots: int = 0
-    present: list[tuple[int, dict[int, int]]] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -204,7 +201,6 @@ class _Builder:
         now = self.advance(step, undecided, reruns, {})
         if crowded:
             self.beside(crowded, staying, now, reruns)
-        self.model.present.append((step, now))
         self.limit([(self.h.sizes[b], x) for b, x in now.items()], [], room)
         self.after, self.slot_before, self.back = step, False, {}
         self.previous = []

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from peakmem.recompute.eviction import Late, guide_of
+from peakmem.recompute.eviction import Late
 from peakmem.recompute.floors import floor
 from peakmem.recompute.horizon import Horizon
 from peakmem.recompute.integer import Answer, solve_integer
@@ -47,8 +47,7 @@ class Outcome:
         costs less than 0); for a relaxation ``memory`` (a step that cannot fit), ``treewidth``, ``cp-sat``, ``highs``;
         ``intervals`` for the full problem.
     plan_by : str
-        What found the plan: ``given``, ``start``, ``lowering``, ``eviction``, ``relaxation``, ``guided`` (eviction after a
-        relaxation), ``intervals``; empty without a plan.
+        What found the plan: ``given``, ``start``, ``lowering``, ``eviction``, ``relaxation``, ``intervals``; empty without a plan.
     width : int or None
         Width of the decomposition, where one was used.
     seconds : float
@@ -141,8 +140,7 @@ HEURISTICS = 0.4
 it, if it settles nothing, with half as much of what is left."""
 
 MIXED = ("ratio", "stale", "large+", "ratio+")
-LED = ("ratio", "stale", "fit", "large+")
-"""Rules of the wider beams, and of those that follow a solution of a relaxation."""
+"""Rules of the wider beams."""
 
 ALONE = ((1, "ratio"), (1, "stale+"), (1, "fit"), (1, "large+"), (1, "ratio+"), (1, "stale"), (3, "large+"), (3, "stale+"))
 """Depths and rules of the beams of width 1, the most useful ones first."""
@@ -228,7 +226,7 @@ def _refine(search: Search) -> bool:
             break
         if not search.tried:
             _heuristics(search, time.monotonic() + HEURISTICS / 2 * search.left())
-        _near(search, model, answer.values, reruns)
+        _near(search, reruns)
         if not whole and not search.settled and sum(horizon.usable) <= SMALL:
             whole = True
             if _whole(search, 0.5):
@@ -253,27 +251,17 @@ def _answer(model: Retention, budget: int | None, time_limit: float) -> Answer:
     return answer if answer is not None else solve_integer(model, budget=budget, time_limit=time_limit)
 
 
-def _near(search: Search, model: Retention, values: Sequence[int], reruns: Sequence[Rerun]) -> None:
-    """Plans near a solution of a relaxation that cannot be realized as it is: one that evicts the same, one that
-    lowers what is left, and others that rerun the same units, or also those that make their sources, at other moments."""
-    problem, guide = search.problem, guide_of(model, values)
+def _near(search: Search, reruns: Sequence[Rerun]) -> None:
+    """Plans near reruns of a relaxation that do not fit where they are: what is left lowered; then the same units, or
+    also those that make their sources, at other moments."""
+    problem = search.problem
     begin, left = time.monotonic(), search.left()
-    with suppress(Late):
-        for width in (1, 16, 64):
-            for depth in (1, 3):
-                if search.settled:
-                    return
-                found = search.beam(depth).search(
-                    width, LED, below=search.price, guide=guide, deadline=begin + 0.15 * left
-                )
-                if found is not None:
-                    search.improve(found, "guided")
     found = greedy(problem, search.target, start=reruns, deadline=begin + 0.2 * left)
     if found is not None:
         search.improve(found, "lowering")
     units = {u for _, u in reruns}
     for _ in range(LEVELS if len(problem.units) > SMALL else 0):
-        limit = begin + 0.45 * left - time.monotonic()
+        limit = begin + 0.4 * left - time.monotonic()
         if search.settled or limit <= 0 or len(units) > SMALL:
             return
         placed = solve_intervals(search.horizon(units), at_least=search.bound, time_limit=limit, effort=NARROW)
@@ -310,6 +298,13 @@ def _full(search: Search, method: str) -> bool:
     if answer.values is not None:
         search.offer([r for r, _ in place(search.problem, model.reruns(answer.values))], answer.method)
     return search.learn(answer.bound, answer.method, answer.width)
+
+
+def relaxed(horizon: Horizon, broken: Mapping[int, int]) -> set[int]:
+    """The steps of the first relaxation: of those ``broken`` (step -> bytes), the worst."""
+    steps: set[int] = set()
+    _grow(horizon, steps, broken, FIRST_MODEL)
+    return steps
 
 
 def _grow(horizon: Horizon, steps: set[int], broken: Mapping[int, int], largest: int) -> bool:
