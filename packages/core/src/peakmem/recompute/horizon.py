@@ -128,5 +128,5 @@ class Horizon:
         return found
 
     def slots_needed(self, gap: int) -> int:
-        """Most reruns that one gap can hold under the cap: with that many slots the model is exact."""
+        """Most reruns that one gap can hold under the cap: with that many slots the model is the full problem."""
         return len(self.units_in(gap)) * (self.problem.cap - 1)

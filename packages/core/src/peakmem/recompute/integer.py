@@ -150,7 +150,7 @@ def solver_of(effort: float, time_limit: float) -> CpSolver:
 
 
 def solve_cpsat(scaled: Scaled, *, time_limit: float, effort: float = EFFORT) -> Answer | None:
-    """By CP-SAT, in exact integers; None where a sum could exceed `LARGEST_SUM`."""
+    """By CP-SAT, in whole numbers; None where a sum could exceed `LARGEST_SUM`."""
     if scaled.largest_sum >= LARGEST_SUM:
         return None
     from ortools.sat.python import cp_model

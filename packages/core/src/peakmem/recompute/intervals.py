@@ -61,8 +61,8 @@ class _Copy:
 def solve_intervals(horizon: Horizon, *, time_limit: float, effort: float, at_least: int = 0) -> Placed | None:
     """Least MACs of reruns of the horizon's units; where nothing costs MACs, any reruns that do.
 
-    ``at_least`` is a known bound: what costs so much is exact. Returns None where the model would be too large, in reads or for 64 bits. ``effort`` is CP-SAT's deterministic time:
-    the same answer each time unless ``time_limit`` (seconds) cuts in.
+    Returns None where the model would be too large, in reads or for 64 bits. ``at_least`` is a known bound, in MACs.
+    ``effort`` is CP-SAT's deterministic time: the same answer each time unless ``time_limit`` (seconds) cuts in.
     """
     return _Intervals(horizon).solve(time_limit, effort, at_least)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from peakmem.report.svg import Drawing, Frame, count, fit, marks, pixel, ticks
-from peakmem.sizes import exact
+from peakmem.sizes import exact as in_bytes
 
 
 def front_svg(points: Sequence[tuple[int, int, bool]], *, floor: int, title: str = "") -> bytes:
@@ -42,9 +42,9 @@ def front_drawing(
     margin = max(1, (high - low) // 12)
     bottom, top = max(0, low - margin), high + margin
     last = points[-1] if points else None
-    found = f"; the last has {exact(last[1])} for {last[0]:,} extra MACs" if last is not None else ""
+    found = f"; the last has {in_bytes(last[1])} for {last[0]:,} extra MACs" if last is not None else ""
     picture = Drawing(
-        width, height, title=title, description=f"{len(points)} plans{found}; the floor is {exact(floor)}", key=key, kind="front"
+        width, height, title=title, description=f"{len(points)} plans{found}; the floor is {in_bytes(floor)}", key=key, kind="front"
     )
     start = 40 if headed else 16
     frame = Frame(96 if wide else 64, start + 18, width - 24, height - 56, most, top, bottom)
@@ -63,7 +63,7 @@ def front_drawing(
     picture.text(8, frame.top - 8, "live peak", "soft")
     picture.path(f"M{pixel(frame.left)} {frame.y(floor)}H{pixel(frame.right)}", "bound")
     at = float(frame.y(floor))
-    picture.text(frame.right, at + 16 if at + 20 < frame.foot else at - 6, f"floor {exact(floor)}", "halo", "end")
+    picture.text(frame.right, at + 16 if at + 20 < frame.foot else at - 6, f"floor {in_bytes(floor)}", "halo", "end")
     if points:
         first = points[0]
         line = f"M{frame.x(first[0])} {frame.y(first[1])}"
@@ -72,5 +72,5 @@ def front_drawing(
     for macs, peak, proved in points:
         known = "exact for its base order" if proved else "best found"
         style = "full after" if proved else "after"
-        picture.dot(frame.x(macs), frame.y(peak), style, f"{exact(peak)} for {macs:,} extra MACs, {known}")
+        picture.dot(frame.x(macs), frame.y(peak), style, f"{in_bytes(peak)} for {macs:,} extra MACs, {known}")
     return picture

@@ -6,7 +6,7 @@ there can be rerun at the first moment after the earlier event. One builder serv
 
 - few base steps, no slots: a *relaxation*, whose optimum is a lower bound;
 - all base steps at which the target could be exceeded, no slots: still a relaxation, since reruns are not limited;
-- also slots in all gaps in which a rerun could exceed the target: *exact*, given enough slots in each gap.
+- also slots in all gaps in which a rerun could exceed the target: the *full problem*, given enough slots in each gap.
 
 The *retention graph* has the undecided decisions as vertices, joined where they meet in a constraint. The tree
 decomposition solver works on it; the MILP solver takes the same constraints.

@@ -98,7 +98,7 @@ def solve(
     Notes
     -----
     1. the floor, and the base order as it is;
-    2. plans by heuristics, before any exact attempt and with a share of the time of their own;
+    2. plans by heuristics, before any relaxation and with a share of the time of their own;
     3. the relaxation that enforces memory only where the last solution broke the target, grown step by step:
        its optimum is a bound, and a plan of that price settles the matter; plans near solutions that cannot be realized;
     4. where only reruns break the target: rows that make room for them;
@@ -160,7 +160,7 @@ NARROW, EFFORT = 0.5, 60.0
 
 
 def _heuristics(search: Search, deadline: float) -> None:
-    """Plans before any exact attempt: the worst moment first, each rule of eviction alone, which is fast, then wider beams."""
+    """Plans before any relaxation: the worst moment first, each rule of eviction alone, which is fast, then wider beams."""
     search.tried = True
     begin = time.monotonic()
     found = greedy(search.problem, search.target, deadline=begin + 0.3 * (deadline - begin))

@@ -1,4 +1,4 @@
-"""Exact dynamic programming on a tree decomposition of the retention graph.
+"""Dynamic programming on a tree decomposition of the retention graph.
 
 Variables are eliminated one after the other; eliminating one joins all that meet it in a constraint, in one table. Two
 orders are tried: along time, which carries the values present from one event to the next (a path decomposition),
@@ -30,8 +30,8 @@ LARGEST_TABLE = 2**18
 MOST_VARIABLES = 400
 """More than this, and min-fill is not tried: its heuristic is cubic."""
 
-EXACT = 2**53
-"""Prices are added as floating-point numbers, exactly as long as they sum to less."""
+LARGEST_SUM = 2**53
+"""Prices are added as floating-point numbers, without rounding as long as they sum to less."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def solve_treewidth(model: Retention, *, budget: int | None, largest_table: int 
     """Least MACs, or None if the tables would exceed ``largest_table`` entries."""
     if any(not row.terms and row.bound < 0 for row in model.rows):
         return Answer(None, None, True, "treewidth")
-    if sum(model.prices) >= EXACT:
+    if sum(model.prices) >= LARGEST_SUM:
         return None
     domains, scopes = scopes_of(model)
     if any(prod(domains[x] for x in s) > largest_table for s in scopes):
