@@ -12,6 +12,8 @@ from peakmem.programfile import ProgramModel
 from peakmem.recompute import (
     RerunProblem,
     base_orders,
+    enlarge,
+    expand,
     floor,
     front,
     least_peak,
@@ -242,3 +244,23 @@ def test_a_cheaper_plan_that_reaches_the_target_once_it_is_ordered_again_is_take
             taken += 1
             assert f"exact for {found.point.peak:,} B in its base order" in recomputed(found)
     assert taken, "no target of this program shows it"
+
+
+def test_a_program_is_enlarged_as_an_artifact_is_and_a_budget_takes_the_cheapest_plan_that_gets_as_low() -> None:
+    helped = cheaper = 0
+    for seed in range(20):
+        program = random_program(seed, 10)
+        model = ProgramModel(program, None, program.digest)
+        whole = recompute(model, max_extra_macs="100%", measure=False)
+        found = enlarge(program, whole.ordering.orders, max_extra_macs="100%")
+        assert (found.ordered_peak, found.point, found.expansion) == (whole.ordering.peak, whole.point, whole.expansion)
+        if found.expansion is None or found.point is None or found.reordering is None or found.front is None:
+            continue
+        helped += 1
+        last = found.front.points[-1]
+        again = order_expansion(expand(last.plan))
+        assert peak_of(found.expansion.program, found.reordering.orders[""]) == found.reordering.peak <= again.peak
+        assert found.point.extra_macs <= last.extra_macs
+        cheaper += found.point.extra_macs < last.extra_macs
+    assert helped
+    assert cheaper, "no program shows the choice"
