@@ -12,8 +12,9 @@ the base order reaches the target. *peak B* is the peak of the plan.
 
 *settled by* is what proved the bound, or that there is no plan, and *plan by* what found the plan: ``free``, nothing costs less
 than 0; ``cp-sat`` and ``highs`` solve relaxations, whose solutions may be plans (``relaxation``); ``intervals``, CP-SAT on the
-full problem or on few units; ``lowering`` and ``eviction`` are heuristics. A second table counts them. A third gives seconds until the relaxation of one target is settled by each solver alone, and at most
-``--seconds``: the tree decomposition wins on long narrow programs, and the others on one of the rest each.
+full problem or on few units; ``lowering`` and ``eviction`` are heuristics. A second table counts them. A third gives seconds until the first relaxation of one target is settled by each solver alone, at most
+``--seconds``: a long narrow program, which the tree decomposition answers without a solver; one on which CP-SAT wins; and one on
+which HiGHS does.
 
 The statement graphs hold no MACs, so there are two sets of prices: *none*, as the graphs are (every plan is free; the only
 question is whether there is one, and then with how few reruns), and *made up*: a convolution costs its kernel's area times

@@ -5,7 +5,7 @@ orders are tried: along time, which carries the values present from one event to
 and one from a min-fill tree decomposition (networkx). The narrower one is used. Work and memory grow with
 ``2 ** width``, and only linearly with the length of the program.
 
-It wins on long programs that keep few values at a time, in milliseconds and without a solver; on wide ones it declines.
+It wins on programs that keep few values at a time, since no solver has to be loaded; on wide ones it declines.
 
 Source: bucket elimination (Dechter 1999); min-fill as in `networkx.algorithms.approximation.treewidth_min_fill_in`.
 """
