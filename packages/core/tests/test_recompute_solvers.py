@@ -13,7 +13,7 @@ from peakmem.program import Program
 from peakmem.recompute import RerunProblem, expand, floor, make_plan, order_expansion, prune, solve, trace
 from peakmem.recompute.generators import ladder, random_order, random_program
 from peakmem.recompute.horizon import Horizon
-from peakmem.recompute.integer import LARGEST_SUM, Scaled, solve_cpsat, solve_highs, solve_integer
+from peakmem.recompute.integer import Scaled, solve_cpsat, solve_highs, solve_integer
 from peakmem.recompute.oracle import free_order
 from peakmem.recompute.plan import Plan, allowed
 from peakmem.recompute.retention import build
@@ -303,30 +303,26 @@ def test_cpsat_highs_and_the_tree_decomposition_agree_on_relaxations() -> None:
     assert infeasible
 
 
-def large_problem(factor: int) -> RerunProblem:
-    """A ladder whose sizes and prices are ``factor`` times as large, and one byte more for one buffer: no common divisor."""
-    program = ladder(2, 4)
-    last = len(program.buffers) - 1
-    buffers = tuple(replace(b, size=b.size * factor + (i == last)) for i, b in enumerate(program.buffers))
-    rows = tuple(replace(s, cost=s.cost * factor, workspace=s.workspace * factor) for s in program.statements)
-    return RerunProblem(Program(buffers, rows), tuple(range(len(program))))
-
-
-def test_common_divisors_go_and_sums_beyond_64_bits_are_left_to_highs() -> None:
-    small = large_problem(1)
-    target = (trace(small, ()).peak + floor(small.program).size) // 2
-    price = solve(small, target, time_limit=60).lower_bound
-    assert price
-    for factor in (2**30, 2**57):
-        problem = large_problem(factor)
-        scaled = target * factor + 1
-        horizon = Horizon(problem, scaled)
+def test_common_divisors_go_and_sums_too_large_for_cpsat_are_left_to_highs(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounds, answers = [], []
+    for factor in (1, 2**50):
+        program = ladder(2, 4)
+        buffers = tuple(replace(b, size=b.size * factor) for b in program.buffers)
+        rows = tuple(replace(s, cost=s.cost * factor, workspace=s.workspace * factor) for s in program.statements)
+        problem = RerunProblem(Program(buffers, rows), tuple(range(len(program))))
+        horizon = Horizon(problem, (trace(problem, ()).peak + floor(problem.program).size) // 2)
         model = build(horizon, horizon.tight_steps())
         assert model is not None
-        rows = Scaled(model, None)
-        assert max(rows.objective) == max(s.cost for s in small.program.statements)  # divided exactly
-        whole = solve_cpsat(rows, time_limit=60, effort=60)
-        assert (whole is None) == (rows.largest_sum >= LARGEST_SUM) == (factor == 2**57)
+        scaled = Scaled(model, None)
+        assert scaled.unit == factor
+        answers.append((scaled.rows, scaled.objective))
         answer = solve_integer(model, budget=None, time_limit=60)
-        assert answer.bound is not None and answer.bound <= price * factor
-        assert answer.method == ("highs" if whole is None else "cp-sat")
+        assert answer.method == "cp-sat" and answer.exact and answer.bound
+        bounds.append(answer.bound)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys.modules["peakmem.recompute.integer"], "LARGEST_SUM", scaled.largest_sum)
+            assert solve_cpsat(scaled, time_limit=60) is None
+            other = solve_integer(model, budget=None, time_limit=60)
+        assert (other.method, other.bound, other.exact) == ("highs", answer.bound, True)
+    assert answers[0] == answers[1]
+    assert bounds[1] == bounds[0] * 2**50
