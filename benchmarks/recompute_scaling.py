@@ -2,7 +2,7 @@
 
 Run: ``python benchmarks/recompute_scaling.py [--seconds 20]``
 
-Programs are ladders (`peakmem.transform.recompute.generators.ladder`): ``rungs`` stages, in each ``width`` cheap values that are kept
+Programs are ladders (`peakmem.recompute.generators.ladder`): ``rungs`` stages, in each ``width`` cheap values that are kept
 for a late reading. The width of the retention graph follows ``width``; the length follows ``rungs``. Every line is one
 target, half way between the floor and the peak, solved by each method alone. Ratios within one run are what counts: the
 tree decomposition's time should grow with ``2 ** width`` in the first table and linearly in the second.
@@ -13,19 +13,19 @@ from __future__ import annotations
 import argparse
 import time
 
-from peakmem.transform.recompute import Problem, floor, front, solve, trace
+from peakmem.transform.recompute import RerunProblem, floor, front, solve, trace
 from peakmem.transform.recompute.generators import ladder
 from peakmem.transform.recompute.horizon import Horizon
 from peakmem.transform.recompute.retention import build
 from peakmem.transform.recompute.treewidth import eliminations, solve_treewidth
 
-METHODS = ("treewidth", "frontier", "milp")
+METHODS = ("treewidth", "intervals", "integer")
 
 
 def measure(rungs: int, width: int, seconds: float) -> list[str]:
     """One row: statements, widths and table sizes of both eliminations, seconds and answers of the methods."""
     program = ladder(rungs, width)
-    problem = Problem(program, tuple(range(len(program))))
+    problem = RerunProblem(program, tuple(range(len(program))))
     target = (trace(problem, ()).peak + floor(program).size) // 2
     horizon = Horizon(problem, target)
     model = build(horizon, horizon.tight_steps())
@@ -65,7 +65,7 @@ def main() -> None:
     table([measure(rungs, 3, seconds) for rungs in (2, 4, 8, 16, 32)])
     print("\nfront of a net of 700 statements (limit 30 s):")
     program = ladder(77, 4)
-    problem = Problem(program, tuple(range(len(program))))
+    problem = RerunProblem(program, tuple(range(len(program))))
     found = front(problem, time_limit=30.0)
     exact = sum(p.exact for p in found.points)
     print(f"{len(program)} statements: {len(found.points)} points, {exact} exact, complete {found.complete}, {found.seconds:.1f}s")

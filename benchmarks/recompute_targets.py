@@ -8,7 +8,13 @@ versions of the solver can be compared on the same ones.
 
 Targets are evenly spaced between the floor and the peak of the best order; *of peak* is the target's share of that peak.
 *exact*: no plan for the base order costs less; *gap*: not settled in time, with a plan or (-) without; *infeasible*: no plan for
-the base order reaches the target. *method* is the model that was solved last, and *peak B* is the peak of the plan.
+the base order reaches the target. *peak B* is the peak of the plan.
+
+*settled by* is what proved the bound, or that there is no plan, and *plan by* what found the plan: ``free``, nothing costs less
+than 0; ``cp-sat`` and ``highs`` solve relaxations, whose solutions may be plans (``relaxation``); ``intervals``, CP-SAT on the
+full problem or on few units; ``lowering`` and ``eviction`` are heuristics. A second table counts them. A third gives seconds until the first relaxation of one target is settled by each solver alone, at most
+``--seconds``: a long narrow program, which the tree decomposition answers without a solver; one on which CP-SAT wins; and one on
+which HiGHS does.
 
 The statement graphs hold no MACs, so there are two sets of prices: *none*, as the graphs are (every plan is free; the only
 question is whether there is one, and then with how few reruns), and *made up*: a convolution costs its kernel's area times
@@ -21,13 +27,21 @@ import json
 import re
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from common import Load, load_graphs, markdown, parser, seconds, warm_up, write
 from peakmem.model import Program, Statement
 from peakmem.ordering import order_program
-from peakmem.transform.recompute import Problem, floor, solve, trace
+from peakmem.transform.recompute import RerunProblem, floor, solve, trace
+from peakmem.transform.recompute.generators import ladder
+from peakmem.transform.recompute.horizon import Horizon
+from peakmem.transform.recompute.integer import Answer, Scaled, solve_cpsat, solve_highs
+from peakmem.transform.recompute.retention import build
+from peakmem.transform.recompute.solver import relaxed
+from peakmem.transform.recompute.treewidth import solve_treewidth
 
 GRAPHS = ("nasnet_imagenet_4x44", "train_densenet121", "train_unet_like", "fx_timm_densenet121", "randwire_ws32_c78_s0")
 KERNEL = re.compile(r"(?:bw_|wgrad_)?(?:conv|dwconv|stem|squeeze|Conv2d|upconv)")
@@ -56,11 +70,11 @@ def base_order(program: Program, kept: dict[str, list[int]], limit: float) -> tu
     return tuple(kept[program.name])
 
 
-HEADER = ("graph", "prices", "status", "method", "statements", "target B", "of peak", "peak B", "reruns", "MACs", "bound",
+HEADER = ("graph", "prices", "status", "settled by", "plan by", "statements", "target B", "of peak", "peak B", "reruns", "MACs", "bound",
           "gap", "wall s")  # fmt: skip
 
 
-def measure(name: str, problem: Problem, prices: str, count: int, limit: float) -> list[list[str]]:
+def measure(name: str, problem: RerunProblem, prices: str, count: int, limit: float) -> list[list[str]]:
     """One row for each of ``count`` targets strictly between the floor and the peak."""
     peak, low = trace(problem, ()).peak, floor(problem.program).size
     rows = []
@@ -71,13 +85,47 @@ def measure(name: str, problem: Problem, prices: str, count: int, limit: float) 
         spent = time.perf_counter() - begin
         plan = outcome.plan
         rows.append([
-            name, prices, outcome.status, outcome.method, f"{len(problem.order)}", f"{target:,}", f"{target / peak:.1%}",
+            name, prices, outcome.status, "-" if outcome.status == "gap" else outcome.bound_by, outcome.plan_by or "-",
+            f"{len(problem.order)}", f"{target:,}", f"{target / peak:.1%}",
             "-" if plan is None else f"{plan.peak:,}", "-" if plan is None else f"{len(plan.reruns)}",
             "-" if plan is None else f"{plan.extra_macs:,}", "-" if outcome.status == "infeasible" else f"{outcome.lower_bound:,}",
             "-" if outcome.gap is None else f"{outcome.gap:.1%}", seconds(spent),
         ])  # fmt: skip
         print(*rows[-1], file=sys.stderr, flush=True)
     return rows
+
+
+def counts(rows: list[list[str]]) -> str:
+    """How many targets each method settled, and how many plans, kept to the end, each found."""
+    settled, found = (Counter(r[k] for r in rows if r[k] != "-") for k in (3, 4))
+    names = sorted({*settled, *found})
+    return markdown(("method", "settled", "plans"), [[n, f"{settled[n]}", f"{found[n]}"] for n in names], left=1)
+
+
+ALONE = (("ladder", "64 rungs, 3 kept", 0.5), ("train_unet_like", "made-up", 1 / 11), ("randwire_ws32_c78_s0", "made-up", 1 / 11))
+"""A graph, its prices, and a target as a share of the way from the floor to the peak: each solver settles one soonest."""
+
+
+def alone(problem: RerunProblem, share: float, limit: float) -> list[str]:
+    """Variables of the first relaxation of a target, and seconds of each solver with its answer."""
+    low, now = floor(problem.program).size, trace(problem, ())
+    horizon = Horizon(problem, low + int((now.peak - low) * share))
+    steps = relaxed(horizon, {step: size for step, size in zip(now.base_step, now.bytes_at) if size > horizon.target})
+    model = build(horizon, steps)
+    assert model is not None
+    rows = Scaled(model, None)
+    solvers: tuple[Callable[[], Answer | None], ...] = (
+        lambda: solve_treewidth(model, budget=None),
+        lambda: solve_cpsat(rows, time_limit=limit, effort=1e9),
+        lambda: solve_highs(rows, time_limit=limit),
+    )
+    cells = [f"{model.size}"]
+    for solver in solvers:
+        begin = time.perf_counter()
+        answer = solver()
+        spent = seconds(time.perf_counter() - begin)
+        cells.append("too wide" if answer is None else spent if answer.exact else f"open after {spent}")
+    return cells
 
 
 def main() -> int:
@@ -93,6 +141,7 @@ def main() -> int:
     if options.orders is not None and options.orders.exists():
         kept = json.loads(options.orders.read_text())
     warm_up()
+    import ortools.sat.python.cp_model  # noqa: F401  # loading it is not part of a target
     load = Load()
     rows = []
     for graph in load_graphs(options.shared, options.names or GRAPHS):
@@ -101,16 +150,23 @@ def main() -> int:
             options.orders.write_text(json.dumps(kept))
         for prices, program in (("none", graph.program), ("made-up", priced(graph.program))):
             if options.prices in (prices, "both"):
-                rows += measure(graph.name, Problem(program, order), prices, options.targets, options.seconds)
+                rows += measure(graph.name, RerunProblem(program, order), prices, options.targets, options.seconds)
+    single = []
+    for name, prices, share in ALONE if not options.names else ():
+        program = ladder(64, 3) if name == "ladder" else priced(load_graphs(options.shared, [name])[0].program)
+        order = tuple(range(len(program))) if name == "ladder" else base_order(program, kept, options.order_limit)
+        single.append([name, prices, *alone(RerunProblem(program, order), share, options.seconds)])
     write(
         options.markdown,
         "Recomputation at targets between floor and peak",
         f"python benchmarks/recompute_targets.py --seconds {options.seconds:g}",
         (__doc__ or "").split("\n\n", 2)[2].strip(),
-        markdown(HEADER, rows, left=4),
-        f"{len(rows)} targets, {options.seconds:g} wall seconds each: {sum(r[7] != '-' for r in rows)} with a plan, "
+        markdown(HEADER, rows, left=5),
+        f"{len(rows)} targets, {options.seconds:g} wall seconds each: {sum(r[4] != '-' for r in rows)} with a plan, "
         f"{sum(r[2] == 'exact' for r in rows)} exact, {sum(r[2] == 'infeasible' for r in rows)} proved out of reach, "
-        f"{sum(r[2] == 'gap' and r[7] == '-' for r in rows)} with neither plan nor refutation.",
+        f"{sum(r[2] == 'gap' and r[4] == '-' for r in rows)} with neither plan nor refutation.",
+        counts(rows),
+        markdown(("graph", "prices", "variables", "tree decomposition s", "CP-SAT s", "HiGHS s"), single, left=2),
         load.note(),
     )
     return 0

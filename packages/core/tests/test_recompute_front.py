@@ -8,8 +8,10 @@ import pytest
 from peakmem.frontends.programfile import ProgramModel
 from peakmem.model import Buffer, Program, Refused, Statement, peak_of, scheduled_timeline
 from peakmem.transform.recompute import (
-    Problem,
+    RerunProblem,
     base_orders,
+    enlarge,
+    expand,
     floor,
     front,
     least_peak,
@@ -20,10 +22,10 @@ from peakmem.transform.recompute import (
     trace,
 )
 from peakmem.transform.recompute.generators import ladder, random_order, random_program
-from peakmem.transform.recompute.oracle import shortest_path
+from test_recompute_oracle import shortest_path
 
 
-def brute(problem: Problem) -> list[tuple[int, int]]:
+def brute(problem: RerunProblem) -> list[tuple[int, int]]:
     """(peak, extra MACs) of every trade-off, by asking a shortest path for every target."""
     result: list[tuple[int, int]] = []
     peak = trace(problem, ()).peak
@@ -42,7 +44,7 @@ def test_a_complete_front_is_the_front() -> None:
     longest = 0
     programs = [random_program(seed, 6, in_place=seed % 2 == 1) for seed in range(60)]
     for seed, program in enumerate([*programs, ladder(1, 3), ladder(1, 4)]):
-        problem = Problem(program, random_order(seed, program))
+        problem = RerunProblem(program, random_order(seed, program))
         found = front(problem, time_limit=60)
         assert found.complete
         assert [(p.peak, p.extra_macs) for p in found.points] == brute(problem)
@@ -68,7 +70,7 @@ def test_several_base_orders_give_the_lower_envelope() -> None:
 
 def test_without_time_the_front_is_the_given_order_and_says_so() -> None:
     program = ladder(3, 4)
-    found = front(Problem(program, tuple(range(len(program)))), time_limit=0.0)
+    found = front(RerunProblem(program, tuple(range(len(program)))), time_limit=0.0)
     assert not found.complete
     assert found.points[0].extra_macs == 0
 
@@ -76,9 +78,9 @@ def test_without_time_the_front_is_the_given_order_and_says_so() -> None:
 def test_ctrl_c_keeps_the_points_found(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    pareto = sys.modules["peakmem.transform.recompute.pareto"]
+    pareto = sys.modules["peakmem.recompute.pareto"]
     program = ladder(3, 4)
-    problem = Problem(program, tuple(range(len(program))))
+    problem = RerunProblem(program, tuple(range(len(program))))
     whole = front(problem, time_limit=60)
     assert len(whole.points) > 3
     original, calls = pareto.solve, []
@@ -100,12 +102,12 @@ def test_ctrl_c_in_a_search_without_a_plan_ends_the_front(monkeypatch: pytest.Mo
     """It is no sign that this base order has no plan, after which the next one would be tried."""
     import sys
 
-    pareto = sys.modules["peakmem.transform.recompute.pareto"]
+    pareto = sys.modules["peakmem.recompute.pareto"]
     program = ladder(3, 4)
-    problems = [Problem(program, random_order(seed, program)) for seed in range(3)]
+    problems = [RerunProblem(program, random_order(seed, program)) for seed in range(3)]
     original, calls = pareto.solve, []
 
-    def interrupted(problem: Problem, target: int, **options: object) -> object:
+    def interrupted(problem: RerunProblem, target: int, **options: object) -> object:
         calls.append(problem)
         return replace(original(problem, target, **options), plan=None, status="gap", interrupted=True)
 
@@ -119,7 +121,7 @@ def test_ctrl_c_in_a_search_without_a_plan_ends_the_front(monkeypatch: pytest.Mo
 def test_the_least_peak_is_where_the_front_ends() -> None:
     for seed in range(40):
         program = random_program(seed, 6)
-        problem = Problem(program, random_order(seed, program))
+        problem = RerunProblem(program, random_order(seed, program))
         outcome = least_peak(problem, time_limit=60)
         assert outcome.status == "exact"
         assert outcome.plan is not None
@@ -128,7 +130,7 @@ def test_the_least_peak_is_where_the_front_ends() -> None:
 
 def test_a_target_below_the_floor_is_refused_with_the_floor_and_the_least_peak() -> None:
     program = ladder(2, 3)
-    problem = Problem(program, tuple(range(len(program))))
+    problem = RerunProblem(program, tuple(range(len(program))))
     peak, macs = brute_end(problem)
     low = floor(program).size
     with pytest.raises(Refused) as error:
@@ -138,7 +140,7 @@ def test_a_target_below_the_floor_is_refused_with_the_floor_and_the_least_peak()
         assert part in str(error.value)
 
 
-def brute_end(problem: Problem) -> tuple[int, int]:
+def brute_end(problem: RerunProblem) -> tuple[int, int]:
     last = front(problem, time_limit=60).points[-1]
     return last.peak, last.extra_macs
 
@@ -146,9 +148,9 @@ def brute_end(problem: Problem) -> tuple[int, int]:
 def test_a_target_out_of_reach_is_refused_and_a_budget_is_named() -> None:
     program = ladder(2, 3)
     order = tuple(range(len(program)))
-    points = front(Problem(program, order), time_limit=60).points
+    points = front(RerunProblem(program, order), time_limit=60).points
     assert len(points) > 2
-    limited = Problem(program, order, max_extra_macs=points[1].extra_macs)
+    limited = RerunProblem(program, order, max_extra_macs=points[1].extra_macs)
     with pytest.raises(Refused) as error:
         reach([limited], points[2].peak, time_limit=60)
     for part in (
@@ -157,7 +159,7 @@ def test_a_target_out_of_reach_is_refused_and_a_budget_is_named() -> None:
         f"{points[1].peak:,} bytes for {points[1].extra_macs:,} extra MACs",
     ):
         assert part in str(error.value)
-    base, outcome = reach([Problem(program, order)], points[2].peak, time_limit=60)
+    base, outcome = reach([RerunProblem(program, order)], points[2].peak, time_limit=60)
     assert base == 0
     assert outcome.plan is not None
     assert outcome.plan.extra_macs == points[2].extra_macs
@@ -209,7 +211,7 @@ def test_orders_of_bodies_belong_to_the_enlarged_program() -> None:
 
 def test_a_point_found_apart_joins_the_front_and_drops_what_it_beats() -> None:
     program = ladder(3, 4)
-    problem = Problem(program, tuple(range(len(program))))
+    problem = RerunProblem(program, tuple(range(len(program))))
     whole = front(problem)
     assert len(whole.points) > 3
     best = whole.points[2]
@@ -228,7 +230,7 @@ def test_a_cheaper_plan_that_reaches_the_target_once_it_is_ordered_again_is_take
     points = [p for p in recompute(model, max_extra_macs="100%", measure=False).front.points if p.plan.reruns]
     taken = 0
     for point in points:
-        found = recompute(model, target=point.peak, measure=False)
+        found = recompute(model, target_peak=point.peak, measure=False)
         _, outcome = reach(found.problems, point.peak)
         assert found.point.extra_macs <= outcome.plan.extra_macs
         order = found.reordering.orders[""]
@@ -240,3 +242,23 @@ def test_a_cheaper_plan_that_reaches_the_target_once_it_is_ordered_again_is_take
             taken += 1
             assert f"exact for {found.point.peak:,} B in its base order" in recomputed(found)
     assert taken, "no target of this program shows it"
+
+
+def test_a_program_is_enlarged_as_an_artifact_is_and_a_budget_takes_the_cheapest_plan_that_gets_as_low() -> None:
+    helped = cheaper = 0
+    for seed in range(20):
+        program = random_program(seed, 10)
+        model = ProgramModel(program, None, program.digest)
+        whole = recompute(model, max_extra_macs="100%", measure=False)
+        found = enlarge(program, whole.ordering.orders, max_extra_macs="100%")
+        assert (found.ordered_peak, found.point, found.expansion) == (whole.ordering.peak, whole.point, whole.expansion)
+        if found.expansion is None or found.point is None or found.reordering is None or found.front is None:
+            continue
+        helped += 1
+        last = found.front.points[-1]
+        again = order_expansion(expand(last.plan))
+        assert peak_of(found.expansion.program, found.reordering.orders[""]) == found.reordering.peak <= again.peak
+        assert found.point.extra_macs <= last.extra_macs
+        cheaper += found.point.extra_macs < last.extra_macs
+    assert helped
+    assert cheaper, "no program shows the choice"

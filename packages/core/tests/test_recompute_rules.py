@@ -11,28 +11,40 @@ from collections.abc import Callable
 
 import pytest
 from peakmem.model import Buffer, Program, Statement, timeline
-from peakmem.transform.recompute import Problem, expand, floor, make_plan, solve, trace
-from peakmem.transform.recompute.frontier import _Frontier, _Label
+from peakmem.transform.recompute import RerunProblem, expand, floor, make_plan, solve, trace
 from peakmem.transform.recompute.generators import random_order, random_program
 from peakmem.transform.recompute.horizon import Horizon
-from peakmem.transform.recompute.oracle import shortest_path
+from test_recompute_oracle import shortest_path
 
 Rule = Callable[[int, int], bool]
 
 
-def least(problem: Problem, target: int, may_drop: Rule = lambda b, t: True, may_rerun: Rule = lambda u, t: True) -> int | None:
-    """Least extra MACs where buffer ``b`` may be dropped, and unit ``u`` rerun, before step ``t`` only if the rule allows."""
+def least(
+    problem: RerunProblem,
+    target: int,
+    may_drop: Rule = lambda b, t: True,
+    may_rerun: Rule = lambda u, t: True,
+    forgetful: bool = False,
+) -> int | None:
+    """Least extra MACs where buffer ``b`` may be dropped, and unit ``u`` rerun, before step ``t`` only if the rule allows.
+
+    ``forgetful``: a state gives way to one of no higher price with all its values, whatever that one has rerun.
+    """
     program, n = problem.program, len(problem.order)
     size = [b.size for b in program.buffers]
     entry = frozenset(b for b, x in enumerate(program.buffers) if x.kind == "input" and (x.pinned or program.touchers[b]))
     start: tuple[int, frozenset[int], tuple[int, ...]] = (0, entry, ())
     best, tick = {start: 0}, itertools.count()
     queue = [(0, next(tick), start)]
+    done: dict[int, list[frozenset[int]]] = {}
     while queue:
         cost, _, state = heapq.heappop(queue)
         if cost > best[state]:
             continue
         step, here, runs = state
+        if forgetful and any(here < richer for richer in done.get(step, ())):
+            continue
+        done.setdefault(step, []).append(here)
         if step == n:
             return cost
         held = sum(size[b] for b in here)
@@ -60,19 +72,19 @@ def least(problem: Problem, target: int, may_drop: Rule = lambda b, t: True, may
     return None
 
 
-def problem_of(seed: int, statements: int) -> Problem:
-    return Problem(random_program(seed, statements), tuple(range(statements)))
+def problem_of(seed: int, statements: int) -> RerunProblem:
+    return RerunProblem(random_program(seed, statements), tuple(range(statements)))
 
 
-def over(problem: Problem, target: int) -> list[int]:
+def over(problem: RerunProblem, target: int) -> list[int]:
     return [i for i, b in enumerate(timeline(problem.program, problem.order).bytes_at) if b > target]
 
 
-def answers(problem: Problem, target: int) -> int | None:
+def answers(problem: RerunProblem, target: int) -> int | None:
     """What everybody who is right says."""
     truth = least(problem, target)
     assert shortest_path(problem, target) == truth
-    for method in ("auto", "frontier", "milp"):
+    for method in ("auto", "intervals", "integer"):
         outcome = solve(problem, target, time_limit=60, method=method)  # type: ignore[arg-type]
         assert (outcome.plan.extra_macs if outcome.plan else None) == truth
         assert outcome.status == ("infeasible" if truth is None else "exact")
@@ -129,17 +141,12 @@ def test_false_more_values_for_no_more_macs_dominate_whatever_has_been_rerun() -
     problem, target = problem_of(176, 7), 24
     assert answers(problem, target) == 2
 
-    class Forgetful(_Frontier):
-        @staticmethod
-        def covers(present: int, runs: int, other: int, other_runs: int) -> bool:
-            return present & other == other
-
-    assert Forgetful(Horizon(problem, target), 10**6, None).run().reruns is None
+    assert least(problem, target, forgetful=True) is None
 
 
 def test_the_relaxation_alone_is_not_the_answer() -> None:
     """Memory enforced at base steps only: a lower bound that some programs do not reach."""
-    from peakmem.transform.recompute.milp import solve_milp
+    from peakmem.transform.recompute.integer import solve_integer
     from peakmem.transform.recompute.retention import build
 
     settled = below = 0
@@ -148,7 +155,7 @@ def test_the_relaxation_alone_is_not_the_answer() -> None:
         for target in range(floor(problem.program).size, trace(problem, ()).peak):
             horizon = Horizon(problem, target)
             model = build(horizon, horizon.tight_steps())
-            bound = None if model is None else solve_milp(model, budget=None, time_limit=60).bound
+            bound = None if model is None else solve_integer(model, budget=None, time_limit=60).bound
             truth = shortest_path(problem, target)
             if truth is None or bound == truth:
                 settled += 1
@@ -188,7 +195,7 @@ def chain_program() -> Program:
 
 def test_a_buffer_rewritten_in_place_comes_back_by_rerunning_all_its_writers() -> None:
     program = chain_program()
-    problem = Problem(program, tuple(range(6)))
+    problem = RerunProblem(program, tuple(range(6)))
     assert trace(problem, ()).peak == 20
     outcome = solve(problem, 12)
     assert outcome.status == "exact"
@@ -198,7 +205,6 @@ def test_a_buffer_rewritten_in_place_comes_back_by_rerunning_all_its_writers() -
     names = [s.name for s in enlarged.program.statements]
     assert names == ["conv", "relu", "early", "wide", "narrow", "conv#2", "relu#2", "late"]
     assert [b.name for b in enlarged.program.buffers][-1] == "b#2"
-    assert solve(Problem(program, tuple(range(6)), fuse=False), 12).status == "infeasible"
 
 
 def test_a_rerun_between_two_writers_repeats_only_those_that_have_run() -> None:
@@ -212,7 +218,7 @@ def test_a_rerun_between_two_writers_repeats_only_those_that_have_run() -> None:
     by_name["narrow"] = Statement("narrow", "Pool", (3,), (4,), (2,))
     by_name["relu"] = Statement("relu", "Relu", (1,), (1,), (0, 1))
     by_name["late"] = Statement("late", "Add", (1, 4), (5,), (3, 4))
-    problem = Problem(Program(program.buffers, tuple(by_name[name] for name in order)), tuple(range(6)))
+    problem = RerunProblem(Program(program.buffers, tuple(by_name[name] for name in order)), tuple(range(6)))
     outcome = solve(problem, 12)
     assert outcome.plan is not None
     assert outcome.plan.extra_macs == 7
@@ -232,7 +238,7 @@ def test_nothing_is_rerun_from_a_source_that_was_overwritten() -> None:
             Statement("again", "Add", (0, 1, 2), (3,), (1, 2, 3)),
         ),
     )
-    problem = Problem(program, tuple(range(5)))
+    problem = RerunProblem(program, tuple(range(5)))
     unit = next(u for u in problem.units if u.delivers == (1,))
     assert unit.deadline == 2
 
@@ -247,7 +253,7 @@ def test_who_rewrites_a_copy_waits_for_all_its_readers_in_the_same_row() -> None
             Statement("end", "Add", (1, 2), (3,), (1, 2)),
         ),
     )
-    problem = Problem(program, tuple(range(4)))
+    problem = RerunProblem(program, tuple(range(4)))
     row = next(i for i, u in enumerate(problem.units) if u.members == (0, 1))
     enlarged = expand(make_plan(problem, [(2, row)])).program
     names = [s.name for s in enlarged.statements]
@@ -266,7 +272,7 @@ def test_a_part_that_somebody_else_wrote_cannot_be_brought_back() -> None:
             Statement("end", "Add", (1,), (3,), (2,)),
         ),
     )
-    units = Problem(program, tuple(range(4))).units
+    units = RerunProblem(program, tuple(range(4))).units
     assert [u.members for u in units] == [(1,)]
 
 
@@ -283,7 +289,7 @@ def test_units_that_need_each_other_do_not_run_in_a_row() -> None:
             Statement("end", "E", (1, 2), (5,), (2, 3)),
         ),
     )  # fmt: skip
-    problem = Problem(program, tuple(range(5)))
+    problem = RerunProblem(program, tuple(range(5)))
     position = {u: i for i, u in enumerate(problem.units)}
     for u in problem.units:
         for b in u.sources:
@@ -305,7 +311,7 @@ def test_bad_settings_are_refused_in_one_sentence(change: dict[str, object], sen
     from peakmem.model import UsageError
 
     with pytest.raises(UsageError, match=sentence) as error:
-        Problem(chain_program(), tuple(range(6)), **change)  # type: ignore[arg-type]
+        RerunProblem(chain_program(), tuple(range(6)), **change)  # type: ignore[arg-type]
     assert "\n" not in str(error.value)
 
 
@@ -327,11 +333,11 @@ def test_other_budgets_are_refused(text: str) -> None:
 
 def test_thresholds_and_impure_statements_keep_values_where_they_are() -> None:
     program = chain_program()
-    assert solve(Problem(program, tuple(range(6)), thresholds={"Conv": 7}), 12).status == "exact"
-    assert solve(Problem(program, tuple(range(6)), thresholds={"Conv": 8}), 12).status == "infeasible"
+    assert solve(RerunProblem(program, tuple(range(6)), thresholds={"Conv": 7}), 12).status == "exact"
+    assert solve(RerunProblem(program, tuple(range(6)), thresholds={"Conv": 8}), 12).status == "infeasible"
     rows = list(program.statements)
     rows[0] = Statement("conv", "Conv", (0,), (1,), (), cost=7, pure=False)
-    random = Problem(Program(program.buffers, tuple(rows)), tuple(range(6)))
+    random = RerunProblem(Program(program.buffers, tuple(rows)), tuple(range(6)))
     assert random.excluded == {"Conv": 1}
     assert solve(random, 12).status == "infeasible"
     assert make_plan(random, ()).peak == 20
@@ -339,11 +345,5 @@ def test_thresholds_and_impure_statements_keep_values_where_they_are() -> None:
 
 def test_a_group_may_rerun_up_to_its_last_gap_and_its_count_matters_until_then() -> None:
     program = random_program(1109, 6, in_place=True)
-    problem, target = Problem(program, random_order(1109, program)), 14
+    problem, target = RerunProblem(program, random_order(1109, program)), 14
     assert answers(problem, target) == 9
-
-    class Early(_Frontier):
-        def prune(self, labels: list[_Label], gap: int) -> list[_Label]:
-            return super().prune(labels, gap + 1)
-
-    assert Early(Horizon(problem, target), 10**6, None).run().reruns is None

@@ -5,27 +5,30 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from peakmem.model import Expansion, Program, timeline
-from peakmem.transform.recompute import Problem, expand, floor, make_plan, order_expansion, prune, solve, trace
+from peakmem.transform.recompute import RerunProblem, expand, floor, make_plan, order_expansion, prune, solve, trace
 from peakmem.transform.recompute.generators import ladder, random_order, random_program
 from peakmem.transform.recompute.horizon import Horizon
-from peakmem.transform.recompute.oracle import free_order, shortest_path
+from peakmem.transform.recompute.integer import Scaled, solve_cpsat, solve_highs, solve_integer
+from peakmem.transform.recompute.oracle import free_order
 from peakmem.transform.recompute.plan import Plan, allowed
 from peakmem.transform.recompute.retention import build
-from peakmem.transform.recompute.treewidth import eliminations
+from peakmem.transform.recompute.treewidth import eliminations, solve_treewidth
+from test_recompute_oracle import shortest_path
 
 
-def problems(count: int, statements: int, **kind: bool) -> list[Problem]:
+def problems(count: int, statements: int, **kind: bool) -> list[RerunProblem]:
     return [
-        Problem(p, random_order(seed, p), cap=2 + seed % 2)
+        RerunProblem(p, random_order(seed, p), cap=2 + seed % 2)
         for seed in range(count)
         for p in [random_program(seed, 3 + seed % (statements - 2), **kind)]
     ]
 
 
-def targets(problem: Problem) -> list[int]:
+def targets(problem: RerunProblem) -> list[int]:
     peak, low = trace(problem, ()).peak, floor(problem.program).size
     return sorted({low - 1, low, (low + peak) // 2, peak - 1} & set(range(low - 1, peak)))
 
@@ -46,7 +49,7 @@ def test_all_methods_find_the_price_of_the_shortest_path(kind: str) -> None:
         for target in targets(problem):
             truth = shortest_path(problem, target)
             feasible, infeasible = feasible + (truth is not None), infeasible + (truth is None)
-            for method in ("auto", "frontier", "milp", "treewidth"):
+            for method in ("auto", "intervals", "integer", "treewidth"):
                 outcome = solve(problem, target, time_limit=60, method=method)  # type: ignore[arg-type]
                 if method == "treewidth" and outcome.status == "gap":
                     continue  # too wide; the width limit is tested below
@@ -67,14 +70,14 @@ def test_a_budget_below_the_price_is_infeasible_and_at_the_price_is_not() -> Non
             if price:
                 checked += 1
                 for budget, status in ((price, "exact"), (price - 1, "infeasible")):
-                    limited = Problem(problem.program, problem.order, cap=problem.cap, max_extra_macs=budget)
+                    limited = RerunProblem(problem.program, problem.order, cap=problem.cap, max_extra_macs=budget)
                     assert solve(limited, target, time_limit=60).status == status
     assert checked > 5
 
 
 def test_no_copy_where_the_cap_is_one() -> None:
     for problem in problems(20, 7):
-        once = Problem(problem.program, problem.order, cap=1)
+        once = RerunProblem(problem.program, problem.order, cap=1)
         peak = trace(once, ()).peak
         assert solve(once, peak).plan == make_plan(once, ())
         assert solve(once, peak - 1).status == "infeasible"
@@ -195,7 +198,7 @@ def test_a_free_order_is_never_dearer_and_sometimes_cheaper_or_alone_in_reaching
     for seed in range(30):
         program = random_program(seed, 6)
         order = random_order(seed, program)
-        problem = Problem(program, order)
+        problem = RerunProblem(program, order)
         for target in targets(problem):
             fixed, free = shortest_path(problem, target), free_order(program, target)
             if fixed is not None:
@@ -209,7 +212,7 @@ def test_a_free_order_is_never_dearer_and_sometimes_cheaper_or_alone_in_reaching
 
 
 def test_without_time_the_answer_is_a_bound_and_what_was_found() -> None:
-    problem = Problem(ladder(30, 6), tuple(range(len(ladder(30, 6)))))
+    problem = RerunProblem(ladder(30, 6), tuple(range(len(ladder(30, 6)))))
     target = (trace(problem, ()).peak + floor(problem.program).size) // 2
     outcome = solve(problem, target, time_limit=0.0)
     assert outcome.status == "gap"
@@ -217,9 +220,9 @@ def test_without_time_the_answer_is_a_bound_and_what_was_found() -> None:
 
 
 def test_ctrl_c_keeps_the_best_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    solver = sys.modules["peakmem.transform.recompute.solver"]
+    solver = sys.modules["peakmem.recompute.solver"]
     program = ladder(3, 4)
-    problem = Problem(program, tuple(range(len(program))))
+    problem = RerunProblem(program, tuple(range(len(program))))
     target = trace(problem, ()).peak - 1
 
     def interrupt(*_: object, **__: object) -> None:
@@ -236,7 +239,7 @@ def test_ctrl_c_keeps_the_best_plan(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_width_is_reported_and_grows_with_the_values_kept_not_with_the_length() -> None:
     def width(rungs: int, kept: int) -> int:
         program = ladder(rungs, kept)
-        problem = Problem(program, tuple(range(len(program))))
+        problem = RerunProblem(program, tuple(range(len(program))))
         horizon = Horizon(problem, (trace(problem, ()).peak + floor(program).size) // 2)
         model = build(horizon, horizon.tight_steps())
         assert model is not None
@@ -248,7 +251,7 @@ def test_the_width_is_reported_and_grows_with_the_values_kept_not_with_the_lengt
 
 def test_answers_are_the_same_each_time() -> None:
     program = ladder(4, 4)
-    problem = Problem(program, tuple(range(len(program))))
+    problem = RerunProblem(program, tuple(range(len(program))))
     target = trace(problem, ()).peak - 5
     first, second = (solve(problem, target, time_limit=60) for _ in range(2))
     assert first.plan == second.plan
@@ -257,7 +260,7 @@ def test_answers_are_the_same_each_time() -> None:
 
 def test_models_that_grow_step_by_step_find_the_price_of_the_shortest_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first relaxation of a large program holds few of the steps over the target; here it holds one."""
-    solver = sys.modules["peakmem.transform.recompute.solver"]
+    solver = sys.modules["peakmem.recompute.solver"]
     asked = []
     grow = solver._grow
 
@@ -275,3 +278,49 @@ def test_models_that_grow_step_by_step_find_the_price_of_the_shortest_path(monke
             assert outcome.status == ("infeasible" if truth is None else "exact")
             assert truth is None or outcome.lower_bound == truth
     assert any(asked)
+
+
+def test_cpsat_highs_and_the_tree_decomposition_agree_on_relaxations() -> None:
+    compared = infeasible = 0
+    for kind in KINDS.values():
+        for problem in problems(12, 8, **kind):
+            for target in targets(problem):
+                horizon = Horizon(problem, target)
+                model = build(horizon, horizon.tight_steps())
+                tree = None if model is None else solve_treewidth(model, budget=None)
+                if model is None or tree is None:
+                    continue
+                first = solve_cpsat(Scaled(model, None), time_limit=60, effort=60)
+                assert first is not None
+                for answer in (first, solve_highs(Scaled(model, None), time_limit=60)):
+                    assert answer.exact
+                    assert answer.bound == tree.bound
+                infeasible += tree.bound is None
+                compared += 1
+    assert compared > 20
+    assert infeasible
+
+
+def test_common_divisors_go_and_sums_too_large_for_cpsat_are_left_to_highs(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounds, answers = [], []
+    for factor in (1, 2**50):
+        program = ladder(2, 4)
+        buffers = tuple(replace(b, size=b.size * factor) for b in program.buffers)
+        rows = tuple(replace(s, cost=s.cost * factor, workspace=s.workspace * factor) for s in program.statements)
+        problem = RerunProblem(Program(buffers, rows), tuple(range(len(program))))
+        horizon = Horizon(problem, (trace(problem, ()).peak + floor(problem.program).size) // 2)
+        model = build(horizon, horizon.tight_steps())
+        assert model is not None
+        scaled = Scaled(model, None)
+        assert scaled.unit == factor
+        answers.append((scaled.rows, scaled.objective))
+        answer = solve_integer(model, budget=None, time_limit=60)
+        assert answer.method == "cp-sat" and answer.exact and answer.bound
+        bounds.append(answer.bound)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys.modules["peakmem.recompute.integer"], "LARGEST_SUM", scaled.largest_sum)
+            assert solve_cpsat(scaled, time_limit=60) is None
+            other = solve_integer(model, budget=None, time_limit=60)
+        assert (other.method, other.bound, other.exact) == ("highs", answer.bound, True)
+    assert answers[0] == answers[1]
+    assert bounds[1] == bounds[0] * 2**50

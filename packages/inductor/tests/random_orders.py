@@ -17,9 +17,9 @@ def random_expansion(program: Any, rng: random.Random) -> Any:
     """The program with random reruns for a random base order, most of them of no use."""
     from peakmem.transform.recompute.expand import expand
     from peakmem.transform.recompute.plan import make_plan
-    from peakmem.transform.recompute.problem import Problem
+    from peakmem.transform.recompute.reruns import RerunProblem
 
-    problem = Problem(program, random_order(program, rng), cap=3)
+    problem = RerunProblem(program, random_order(program, rng), cap=3)
     share = rng.choice([0.05, 0.2])
     count: dict[int, int] = {}
     reruns = []

@@ -75,7 +75,7 @@ class Reruns:
 
         return peakmem.recompute(
             model,
-            target=self.target_peak,
+            target_peak=self.target_peak,
             max_extra_macs=self.max_extra_macs,
             cap=self.cap,
             thresholds=self.thresholds,

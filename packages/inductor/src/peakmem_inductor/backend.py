@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from peakmem.model import UsageError, did_you_mean
-from peakmem.transform.recompute.problem import parse_extra_macs
+from peakmem.transform.recompute import parse_extra_macs
 
 from peakmem_inductor.dispatch import Candidate, Dispatcher, Options, log
 from peakmem_inductor.reporting import GraphReport, add

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from peakmem.model import Expansion, Program
@@ -51,22 +50,11 @@ def recompute_program(
     time_limit : float
         Seconds.
     """
-    from peakmem.model import peak_of
-    from peakmem.transform.recompute.expand import expand, order_expansion
-    from peakmem.transform.recompute.floors import floor
-    from peakmem.transform.recompute.pareto import base_orders, front, make_problems
-    from peakmem.transform.recompute.problem import parse_extra_macs
+    from peakmem.transform.recompute.run import enlarge
 
-    begin = time.monotonic()
-    peak = peak_of(program, order)
-    if cap < 2 or peak <= floor(program).size:
+    found = enlarge(program, {"": order}, max_extra_macs=max_extra_macs, cap=cap, time_limit=time_limit)
+    point, again = found.point, found.reordering
+    if point is None or found.expansion is None or again is None or again.peak >= found.ordered_peak:
         return None
-    budget = parse_extra_macs(max_extra_macs, sum(s.cost for s in program.statements))
-    problems = make_problems(program, base_orders(program, order), cap=cap, max_extra_macs=budget)
-    point = front(problems, time_limit=time_limit * 0.8).points[-1]
-    if not point.plan.reruns or point.peak >= peak:
-        return None
-    expansion = expand(point.plan)
-    again = order_expansion(expansion, time_limit=max(0.0, begin + time_limit - time.monotonic()))
-    runs = len(expansion.program) - len(program)
-    return Recomputed(expansion, again.orders[""], again.peak, runs, point.extra_macs, point.exact)
+    runs = len(found.expansion.program) - len(program)
+    return Recomputed(found.expansion, again.orders[""], again.peak, runs, point.extra_macs, point.exact)

@@ -50,18 +50,105 @@ Where statements run twice, ``order`` is that of the enlarged program (``conv#2`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
-from peakmem.frontends import Measurement
-from peakmem.model import cost_report
+from peakmem.frontends import Measurement, Model, Verification
+from peakmem.model import Expansion, cost_report
+from peakmem.ordering import Ordering
 from peakmem.result import SCHEMA as RESULT
 from peakmem.result import runtime_document
-
-if TYPE_CHECKING:
-    from peakmem.transform.recompute.pareto import Point
-    from peakmem.transform.recompute.run import Recomputation
+from peakmem.transform.recompute.floors import Floor
+from peakmem.transform.recompute.pareto import Front, Point
+from peakmem.transform.recompute.reruns import RerunProblem
 
 SCHEMA = "peakmem.front/1"
+
+
+@dataclass(kw_only=True)
+class Enlarged:
+    """What was found for a program, and the program with copies.
+
+    Attributes
+    ----------
+    ordered_peak : int
+        Bytes of the best order, nothing run twice.
+    problems : list of RerunProblem
+        One for each base order tried.
+    floor : Floor
+    front : Front or None
+        None when only a target was asked for.
+    point : Point or None
+        The chosen plan. Its peak may lie above the target, where the enlarged program in its new order does not.
+    free : list of (Point, int)
+        For small programs: points of the front (or the chosen one), with the least extra MACs over *every* base order.
+    expansion : Expansion or None
+        The enlarged program; None without a chosen plan, or where ``unrealized`` says why.
+    reordering : Ordering or None
+        Of the enlarged program; its certificate, if any, is a proof about that program alone.
+    interrupted : bool
+    seconds : dict of str to float
+    """
+
+    ordered_peak: int
+    problems: list[RerunProblem]
+    floor: Floor
+    front: Front | None = None
+    point: Point | None = None
+    free: list[tuple[Point, int]] = field(default_factory=list)
+    expansion: Expansion | None = None
+    reordering: Ordering | None = None
+    unrealized: str = ""
+    interrupted: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def at_floor(self) -> bool:
+        """Recomputation cannot help: the best order already needs no more than every schedule does."""
+        return self.ordered_peak <= self.floor.size
+
+    @property
+    def macs(self) -> int:
+        return self.problems[0].total_macs
+
+
+@dataclass(kw_only=True)
+class Recomputation(Enlarged):
+    """What was found for an artifact, and what was made of it.
+
+    Attributes
+    ----------
+    source : Model
+    ordering : Ordering
+        Of the program as it is, nothing run twice.
+    model : Model or None
+        The rewritten artifact; None without a chosen plan, or where ``unrealized`` says why.
+    measurement : Measurement
+        What running both showed, or why nothing was run.
+    """
+
+    source: Model
+    ordering: Ordering
+    model: Model | None = None
+    measurement: Measurement = field(default_factory=Measurement)
+
+    @property
+    def verification(self) -> Verification | None:
+        return self.measurement.verification
+
+    @property
+    def unmeasured(self) -> str:
+        return self.measurement.unmeasured
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences a reader must know, each once: of both artifacts, of both orderings, of the measurement."""
+        parts = (self.source, self.ordering, self.reordering, self.model, self.verification)
+        return tuple(dict.fromkeys(note for part in parts if part is not None for note in part.notes))
+
+    def to_json(self, *, output: str | None = None) -> dict[str, Any]:
+        """The document ``peakmem.front/1``."""
+        return front_document(self, output=output)
 
 
 def front_document(found: Recomputation, *, output: str | None = None) -> dict[str, Any]:
@@ -97,7 +184,7 @@ def front_document(found: Recomputation, *, output: str | None = None) -> dict[s
         "chosen": None if found.point is None else _point(found.point),
         "live_peak_after": None if found.reordering is None else found.reordering.peak,
         "unrealized": found.unrealized,
-        "runtime": runtime_document(found.source, found.model, Measurement(found.verification, found.unmeasured)),
+        "runtime": runtime_document(found.source, found.model, found.measurement),
         "seconds": {k: round(v, 4) for k, v in found.seconds.items()},
         "notes": list(found.notes),
     }

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from functools import cached_property
 from itertools import accumulate
 
-from peakmem.transform.recompute.problem import Problem
+from peakmem.transform.recompute.reruns import RerunProblem
 
 
 class Horizon:
@@ -17,7 +17,7 @@ class Horizon:
     """
 
     def __init__(
-        self, problem: Problem, target: int, budget: int | None = None, only: Collection[int] | None = None
+        self, problem: RerunProblem, target: int, budget: int | None = None, only: Collection[int] | None = None
     ) -> None:
         self.problem, self.target = problem, target
         limits = [x for x in (problem.max_extra_macs, budget) if x is not None]
@@ -128,5 +128,5 @@ class Horizon:
         return found
 
     def slots_needed(self, gap: int) -> int:
-        """Most reruns that one gap can hold under the cap: with that many slots the model is exact."""
+        """Most reruns that one gap can hold under the cap: with that many slots the model is the full problem."""
         return len(self.units_in(gap)) * (self.problem.cap - 1)

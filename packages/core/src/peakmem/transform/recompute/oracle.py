@@ -1,7 +1,5 @@
-"""Reference solvers for small programs: Dijkstra over machine states, with no fixing and no dominance rule.
-
-They are slow on purpose and exist to be compared with. `shortest_path` answers the same question as `solve`;
-`free_order` lets the base order vary as well, which `solve` does not.
+"""The least price over every base order of a small program: Dijkstra over machine states, with no fixing and no
+dominance rule. It is slow on purpose.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from peakmem.model import Program, UsageError
-from peakmem.transform.recompute.problem import Problem
+from peakmem.transform.recompute.reruns import RerunProblem
 
 LARGEST = 12
 """Most statements the reference solvers accept."""
@@ -21,39 +19,6 @@ State = tuple[int, int, tuple[int, ...], int, int]
 """Progress (base steps done, or the set of statements done), present buffers as a bit set, reruns of each group; while
 a row of reruns is under way, also the unit and how many of its members have run. Bits from the number of buffers on
 are fresh buffers of the row."""
-
-
-def shortest_path(problem: Problem, target: int) -> int | None:
-    """Least extra MACs for the base order by a shortest path over (step, present set, run counts).
-
-    Every drop, every rerun *of a statement* and every base run is one edge; what a unit is, is taken from its list of
-    members alone. None if ``target`` is out of reach.
-    """
-    program, n = problem.program, len(problem.order)
-    _small(program)
-    sizes = [b.size for b in program.buffers]
-    weigh = _Weigher(sizes)
-    groups = _groups(problem)
-    rows = _Rows(problem, target, weigh)
-
-    def edges(state: State) -> Iterator[tuple[int, State]]:
-        step, present, counts, unit, done = state
-        yield from ((0, (step, rest, counts, unit, done)) for rest in _drops(program, present))
-        if done:
-            yield from rows.proceed(state)
-            return
-        for k, u in enumerate(problem.units):
-            i = groups[u.group]
-            if u.ready < step <= u.deadline and counts[i] + 1 < problem.cap:
-                yield from rows.proceed((step, present, (*counts[:i], counts[i] + 1, *counts[i + 1 :]), k, 0))
-        v = problem.order[step]
-        old = _mask(b for b in program.touched[v] if problem.born[b] < step and sizes[b])
-        fresh = _mask(b for b in program.touched[v] if problem.born[b] == step and sizes[b])
-        if present & old == old and weigh(present | fresh) + problem.charged[v] <= target:
-            yield 0, (step + 1, present | fresh, counts, 0, 0)
-
-    start = (0, _entry(program), (0,) * len(groups), 0, 0)
-    return _dijkstra(start, lambda s: s[0] == n, edges)
 
 
 def free_order(
@@ -74,20 +39,20 @@ def free_order(
         Where some buffer has several writers or an input is written: which reruns are allowed would then depend on
         the order.
     """
-    _small(program)
-    problem = Problem(program, tuple(range(len(program))), cap=cap)
+    small(program)
+    problem = RerunProblem(program, tuple(range(len(program))), cap=cap)
     if any(len(w) > (b.kind != "input") for w, b in zip(problem.writers, program.buffers)):
         raise UsageError("free order: the program has buffers that are written twice; give one without")
     sizes = [b.size for b in program.buffers]
-    weigh = _Weigher(sizes)
-    groups = _groups(problem)
-    rows = _Rows(problem, target, weigh)
+    weigh = Weigher(sizes)
+    groups = groups_of(problem)
+    rows = Rows(problem, target, weigh)
     everything = (1 << len(program)) - 1
-    before = [_mask(p) for p in program.predecessors]
+    before = [mask(p) for p in program.predecessors]
 
     def edges(state: State) -> Iterator[tuple[int, State]]:
         done, present, counts, _, _ = state
-        yield from ((0, (done, rest, counts, 0, 0)) for rest in _drops(program, present))
+        yield from ((0, (done, rest, counts, 0, 0)) for rest in drops(program, present))
         for k, u in enumerate(problem.units):
             i = groups[u.group]
             if done >> u.members[0] & 1 and counts[i] + 1 < cap:
@@ -104,15 +69,15 @@ def free_order(
                 if present & old == old and weigh(present | fresh) + problem.charged[v] <= target:
                     yield 0, (done | 1 << v, present | fresh, counts, 0, 0)
 
-    start = (0, _entry(program), (0,) * len(groups), 0, 0)
-    least = _dijkstra(start, lambda s: s[0] == everything, edges, deadline)
+    start = (0, entry(program), (0,) * len(groups), 0, 0)
+    least = dijkstra(start, lambda s: s[0] == everything, edges, deadline)
     return None if least is None or (max_extra_macs is not None and least > max_extra_macs) else least
 
 
-class _Rows:
+class Rows:
     """Reruns of a unit, statement by statement."""
 
-    def __init__(self, problem: Problem, target: int, weigh: _Weigher) -> None:
+    def __init__(self, problem: RerunProblem, target: int, weigh: Weigher) -> None:
         self.problem, self.target, self.weigh = problem, target, weigh
         self.buffers = len(problem.program.buffers)
 
@@ -136,11 +101,11 @@ class _Rows:
         if done + 1 < len(unit.members):
             yield problem.program.statements[v].cost, (step, present, counts, k, done + 1)
             return
-        back = (present >> self.buffers) & _mask(unit.delivers)
+        back = (present >> self.buffers) & mask(unit.delivers)
         yield problem.program.statements[v].cost, (step, present & ((1 << self.buffers) - 1) | back, counts, 0, 0)
 
 
-class _Weigher:
+class Weigher:
     def __init__(self, sizes: list[int]) -> None:
         self.sizes = [*sizes, *sizes]
         self.known: dict[int, int] = {}
@@ -151,31 +116,31 @@ class _Weigher:
         return self.known[present]
 
 
-def _groups(problem: Problem) -> dict[int, int]:
+def groups_of(problem: RerunProblem) -> dict[int, int]:
     return {g: i for i, g in enumerate(sorted({u.group for u in problem.units}))}
 
 
-def _small(program: Program) -> None:
+def small(program: Program) -> None:
     if len(program) > LARGEST:
         raise UsageError(f"reference solver: {len(program)} statements are more than the {LARGEST} it can take")
 
 
-def _mask(bits: Iterable[int]) -> int:
+def mask(bits: Iterable[int]) -> int:
     result = 0
     for b in bits:
         result |= 1 << b
     return result
 
 
-def _entry(program: Program) -> int:
-    return _mask(
+def entry(program: Program) -> int:
+    return mask(
         b
         for b, x in enumerate(program.buffers)
         if x.kind == "input" and x.size and (x.pinned or program.touchers[b])
     )
 
 
-def _drops(program: Program, present: int) -> Iterator[int]:
+def drops(program: Program, present: int) -> Iterator[int]:
     fresh = len(program.buffers)
     for b, x in enumerate(program.buffers):
         if present >> b & 1 and not x.pinned:
@@ -184,7 +149,7 @@ def _drops(program: Program, present: int) -> Iterator[int]:
             yield present & ~(1 << (b + fresh))
 
 
-def _dijkstra(
+def dijkstra(
     start: State,
     final: Callable[[State], bool],
     edges: Callable[[State], Iterator[tuple[int, State]]],

@@ -3,40 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from peakmem.frontends import Progress
 from peakmem.model import Program, Refused
-from peakmem.system.progress import Progress
 from peakmem.transform.recompute.floors import floor
-from peakmem.transform.recompute.greedy import greedy
+from peakmem.transform.recompute.lowering import greedy
 from peakmem.transform.recompute.plan import Plan, Rerun, make_plan, trace
-from peakmem.transform.recompute.problem import Problem
+from peakmem.transform.recompute.reruns import RerunProblem
 from peakmem.transform.recompute.solver import Outcome, solve
 
 
-def make_problems(
-    program: Program,
-    orders: Sequence[Sequence[int]],
-    *,
-    cap: int = 2,
-    max_extra_macs: int | None = None,
-    thresholds: Mapping[str, int] | None = None,
-    workspaces: tuple[int, ...] | None = None,
-) -> list[Problem]:
-    """One problem for each different base order, in the order given; see `Problem` for the rest."""
-    distinct = dict.fromkeys(tuple(order) for order in orders)
-    return [
-        Problem(
-            program,
-            order,
-            cap=cap,
-            max_extra_macs=max_extra_macs,
-            thresholds=dict(thresholds or {}),
-            workspaces=workspaces,
-        )
-        for order in distinct
-    ]
+def make_problems(program: Program, orders: Sequence[Sequence[int]], **settings: Any) -> list[RerunProblem]:
+    """One problem for each different base order, in the order given; see `RerunProblem` for the settings."""
+    return [RerunProblem(program, order, **settings) for order in dict.fromkeys(map(tuple, orders))]
 
 
 def base_orders(program: Program, certified: Sequence[int]) -> list[tuple[int, ...]]:
@@ -116,12 +98,12 @@ class Front:
         return replace(self, points=tuple(sorted([*kept, point], key=lambda p: p.extra_macs)))
 
 
-def front(problem: Problem | Sequence[Problem], *, time_limit: float = 30.0, lowest: int = 0) -> Front:
+def front(problem: RerunProblem | Sequence[RerunProblem], *, time_limit: float = 30.0, lowest: int = 0) -> Front:
     """The Pareto front of extra MACs against peak.
 
     Parameters
     ----------
-    problem : Problem or sequence of Problem
+    problem : RerunProblem or sequence of RerunProblem
         Several problems are several base orders of one program; the lower envelope is returned.
     time_limit : float
         Seconds for all of them.
@@ -133,7 +115,7 @@ def front(problem: Problem | Sequence[Problem], *, time_limit: float = 30.0, low
     First the heuristic walks down to where it gets stuck, which gives a coarse front quickly. Then targets are
     settled from the top: the next target is one byte below the peak just reached, so nothing is skipped.
     """
-    problems = [problem] if isinstance(problem, Problem) else list(problem)
+    problems = [problem] if isinstance(problem, RerunProblem) else list(problem)
     begin = time.monotonic()
     points: list[Point] = []
     complete, interrupted = True, False
@@ -160,7 +142,7 @@ ROUGH = 32
 """About how many points the heuristic's first walk has."""
 
 
-def _front(problem: Problem, base: int, deadline: float, lowest: int) -> tuple[list[Point], bool, bool]:
+def _front(problem: RerunProblem, base: int, deadline: float, lowest: int) -> tuple[list[Point], bool, bool]:
     given = make_plan(problem, ())
     points = [Point(given, True, 0, base)]
     lowest = max(lowest, floor(problem.program).size)
@@ -201,7 +183,7 @@ def _front(problem: Problem, base: int, deadline: float, lowest: int) -> tuple[l
     return points, complete, False
 
 
-def least_peak(problem: Problem, *, time_limit: float = 5.0) -> Outcome:
+def least_peak(problem: RerunProblem, *, time_limit: float = 5.0) -> Outcome:
     """The least peak that the base order reaches within cap and budget, with its price.
 
     Bisection on the target; the status is ``exact`` if every decisive question was settled.
@@ -231,7 +213,7 @@ def least_peak(problem: Problem, *, time_limit: float = 5.0) -> Outcome:
 
 
 def reach(
-    problems: Sequence[Problem], target: int, *, time_limit: float = 5.0, progress: Progress | None = None
+    problems: Sequence[RerunProblem], target: int, *, time_limit: float = 5.0, progress: Progress | None = None
 ) -> tuple[int, Outcome]:
     """The cheapest plan for ``target`` over several base orders.
 
@@ -283,7 +265,7 @@ def reach(
     return next(pair for pair in found if pair[1].status == "gap")
 
 
-def _lowest(problems: Sequence[Problem], time_limit: float) -> str:
+def _lowest(problems: Sequence[RerunProblem], time_limit: float) -> str:
     best: Plan | None = None
     settled = True
     for problem in problems:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from peakmem.transform.recompute.problem import Problem
+from peakmem.transform.recompute.reruns import RerunProblem
 
 Rerun = tuple[int, int]
 """Gap and unit: the unit reruns after base step ``gap - 1`` and before base step ``gap``."""
@@ -46,12 +46,12 @@ class Trace:
     """For each event the instances it touches."""
 
 
-def trace(problem: Problem, reruns: Sequence[Rerun]) -> Trace:
+def trace(problem: RerunProblem, reruns: Sequence[Rerun]) -> Trace:
     """Run the plan through the memory model.
 
     Parameters
     ----------
-    problem : Problem
+    problem : RerunProblem
     reruns : sequence of Rerun
         In execution order, so gaps never descend.
 
@@ -130,12 +130,12 @@ def trace(problem: Problem, reruns: Sequence[Rerun]) -> Trace:
     )
 
 
-def cost_of(problem: Problem, reruns: Sequence[Rerun]) -> int:
+def cost_of(problem: RerunProblem, reruns: Sequence[Rerun]) -> int:
     """MACs of all reruns."""
     return sum(problem.units[u].cost for _, u in reruns)
 
 
-def allowed(problem: Problem, reruns: Sequence[Rerun]) -> bool:
+def allowed(problem: RerunProblem, reruns: Sequence[Rerun]) -> bool:
     """Whether every rerun lies in its window, no unit exceeds the cap, and the MACs stay within the budget."""
     counts: dict[int, int] = {}
     before = 0
@@ -156,7 +156,7 @@ class Plan:
 
     Attributes
     ----------
-    problem : Problem
+    problem : RerunProblem
         Holds the base order.
     reruns : tuple of Rerun
         In execution order.
@@ -165,13 +165,13 @@ class Plan:
         Bytes, by the memory model; equals the peak of the expanded program.
     """
 
-    problem: Problem
+    problem: RerunProblem
     reruns: tuple[Rerun, ...]
     extra_macs: int
     peak: int
 
 
-def make_plan(problem: Problem, reruns: Sequence[Rerun]) -> Plan:
+def make_plan(problem: RerunProblem, reruns: Sequence[Rerun]) -> Plan:
     """Simulate a list of reruns."""
     return Plan(problem, tuple(reruns), cost_of(problem, reruns), trace(problem, reruns).peak)
 
@@ -200,7 +200,7 @@ def prune(plan: Plan, target: int, *, deadline: float | None = None) -> Plan:
 class _Removal:
     """A list of reruns, and what its peak would be without one of them."""
 
-    def __init__(self, problem: Problem, reruns: Sequence[Rerun]) -> None:
+    def __init__(self, problem: RerunProblem, reruns: Sequence[Rerun]) -> None:
         import numpy as np
 
         self.problem, self.reruns = problem, list(reruns)

@@ -6,7 +6,7 @@ there can be rerun at the first moment after the earlier event. One builder serv
 
 - few base steps, no slots: a *relaxation*, whose optimum is a lower bound;
 - all base steps at which the target could be exceeded, no slots: still a relaxation, since reruns are not limited;
-- also slots in all gaps in which a rerun could exceed the target: *exact*, given enough slots in each gap.
+- also slots in all gaps in which a rerun could exceed the target: the *full problem*, given enough slots in each gap.
 
 The *retention graph* has the undecided decisions as vertices, joined where they meet in a constraint. The tree
 decomposition solver works on it; the MILP solver takes the same constraints.
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from peakmem.transform.recompute.horizon import Horizon
 from peakmem.transform.recompute.plan import Rerun
-from peakmem.transform.recompute.problem import Problem
+from peakmem.transform.recompute.reruns import RerunProblem
 
 Term = tuple[int, int]
 """Coefficient and variable."""
@@ -66,11 +66,9 @@ class Retention:
         Where the rerun variables stand in time.
     steps, slots : int
         How many base steps and slots enforce memory.
-    present : list of (int, dict of int to int)
-        Base steps that enforce memory, each with its undecided buffers and their variables.
     """
 
-    problem: Problem
+    problem: RerunProblem
     target: int
     prices: list[int] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
@@ -78,7 +76,6 @@ class Retention:
     parts: list[Segment | Slot] = field(default_factory=list)
     steps: int = 0
     slots: int = 0
-    present: list[tuple[int, dict[int, int]]] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -204,7 +201,6 @@ class _Builder:
         now = self.advance(step, undecided, reruns, {})
         if crowded:
             self.beside(crowded, staying, now, reruns)
-        self.model.present.append((step, now))
         self.limit([(self.h.sizes[b], x) for b, x in now.items()], [], room)
         self.after, self.slot_before, self.back = step, False, {}
         self.previous = []
@@ -365,7 +361,7 @@ class _Builder:
         self.segment(len(self.problem.order), before_slot=False)
 
 
-def place(problem: Problem, chosen: Sequence[tuple[Segment | Slot, list[int]]]) -> list[tuple[Rerun, tuple[int, int]]]:
+def place(problem: RerunProblem, chosen: Sequence[tuple[Segment | Slot, list[int]]]) -> list[tuple[Rerun, tuple[int, int]]]:
     """Put each rerun as late as it can stand: right before its first reader in its part.
 
     Returns

@@ -3,34 +3,53 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from peakmem.transform.recompute.beam import Beam
+from peakmem.transform.recompute.eviction import Eviction
+from peakmem.transform.recompute.horizon import Horizon
 from peakmem.transform.recompute.plan import Plan, Rerun, allowed, make_plan, prune
-from peakmem.transform.recompute.problem import Problem
+from peakmem.transform.recompute.reruns import RerunProblem
 
 
 class Search:
     """State of one solve, so that an interruption loses nothing."""
 
-    def __init__(self, problem: Problem, target: int, deadline: float) -> None:
+    def __init__(self, problem: RerunProblem, target: int, deadline: float) -> None:
         self.problem, self.target, self.deadline = problem, target, deadline
         self.plan: Plan | None = None
+        self.plan_by = ""
         self.bound = 0
+        self.bound_by = "free"
         self.width: int | None = None
         self.pruned: Plan | None = None
         self.tried = False
-        self.beams: dict[int, Beam] = {}
+        self.beams: dict[int, Eviction] = {}
 
-    def beam(self, depth: int) -> Beam:
+    def beam(self, depth: int) -> Eviction:
         if depth not in self.beams:
-            self.beams[depth] = Beam(self.problem, self.target, depth=depth)
+            self.beams[depth] = Eviction(self.problem, self.target, depth=depth)
         return self.beams[depth]
 
     def left(self) -> float:
         return self.deadline - time.monotonic()
 
-    def offer(self, reruns: Sequence[Rerun]) -> bool:
+    def horizon(self, only: Collection[int] | None = None) -> Horizon:
+        """What could be present when, for plans that cost no more than the incumbent, of these units."""
+        return Horizon(self.problem, self.target, self.plan.extra_macs if self.plan else None, only)
+
+    def learn(self, bound: int | None, method: str, width: int | None = None) -> bool:
+        """Take a bound, None if nothing costs as little as the incumbent; whether that means that there is no plan."""
+        self.width = width if width is not None else self.width
+        if bound is None:
+            self.bound_by = method
+            if self.plan is None:
+                return True
+            bound = self.plan.extra_macs
+        if bound > self.bound:
+            self.bound, self.bound_by = bound, method
+        return False
+
+    def offer(self, reruns: Sequence[Rerun], method: str) -> bool:
         """Take a list of reruns as the incumbent if it reaches the target and is cheaper."""
         if not allowed(self.problem, reruns):
             return False
@@ -38,7 +57,7 @@ class Search:
         if plan.peak > self.target:
             return False
         if self.plan is None or (plan.extra_macs, len(plan.reruns)) < (self.plan.extra_macs, len(self.plan.reruns)):
-            self.plan = plan
+            self.plan, self.plan_by = plan, method
         return True
 
     def prune(self) -> None:
@@ -47,14 +66,14 @@ class Search:
             least = self.plan.peak if self.settled else self.target
             self.plan = prune(self.plan, least, deadline=max(self.deadline, time.monotonic() + 0.5))
 
-    def improve(self, reruns: Sequence[Rerun]) -> None:
+    def improve(self, reruns: Sequence[Rerun], method: str) -> None:
         """Offer a list of reruns without what it does not need."""
-        if self.offer(reruns):
+        if self.offer(reruns, method):
             plan = make_plan(self.problem, reruns)
             least = plan.peak if plan.extra_macs <= self.bound else self.target
             deadline = time.monotonic() + max(0.1, 0.1 * self.left())
             pruned = prune(plan, least, deadline=deadline)
-            self.offer(pruned.reruns)
+            self.offer(pruned.reruns, method)
             if self.plan is not None and self.plan.reruns == pruned.reruns and time.monotonic() < deadline:
                 self.pruned = self.plan
 

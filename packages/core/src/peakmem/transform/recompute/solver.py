@@ -11,20 +11,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from peakmem.transform.recompute.beam import Late, guide_of
+from peakmem.transform.recompute.eviction import Late
 from peakmem.transform.recompute.floors import floor
-from peakmem.transform.recompute.frontier import TooWide, solve_frontier
-from peakmem.transform.recompute.greedy import greedy
 from peakmem.transform.recompute.horizon import Horizon
-from peakmem.transform.recompute.milp import Answer, solve_milp
+from peakmem.transform.recompute.integer import Answer, solve_integer
+from peakmem.transform.recompute.intervals import solve_intervals
+from peakmem.transform.recompute.lowering import greedy
 from peakmem.transform.recompute.plan import Plan, Rerun, cost_of, trace
-from peakmem.transform.recompute.problem import Problem
-from peakmem.transform.recompute.retention import Retention, Segment, build, place
+from peakmem.transform.recompute.reruns import RerunProblem
+from peakmem.transform.recompute.retention import Retention, build, place
 from peakmem.transform.recompute.search import Search
 from peakmem.transform.recompute.treewidth import solve_treewidth
 
 Status = Literal["exact", "infeasible", "gap"]
-Method = Literal["auto", "frontier", "treewidth", "milp"]
+Method = Literal["auto", "intervals", "treewidth", "integer"]
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,15 @@ class Outcome:
     plan : Plan or None
     lower_bound : int
         No plan for this base order costs less MACs.
-    method : str
-        What settled it: ``floor``, ``given`` (nothing needs to be rerun), ``relaxation``, ``full``, ``frontier``.
+    bound_by : str
+        What proved the bound, or that there is no plan: ``floor``, ``given`` (nothing needs to be rerun), ``free`` (nothing
+        costs less than 0); for a relaxation ``memory`` (a step that cannot fit), ``treewidth``, ``cp-sat``, ``highs``;
+        ``intervals`` for the full problem.
+    plan_by : str
+        What found the plan: ``given``, ``start``, ``lowering``, ``eviction``, ``relaxation``, ``intervals``; empty without a plan.
     width : int or None
         Width of the decomposition, where one was used.
+    seconds : float
     interrupted : bool
         Stopped by Ctrl-C.
     """
@@ -54,7 +59,8 @@ class Outcome:
     status: Status
     plan: Plan | None
     lower_bound: int
-    method: str
+    bound_by: str
+    plan_by: str = ""
     width: int | None = None
     seconds: float = 0.0
     interrupted: bool = False
@@ -68,7 +74,7 @@ class Outcome:
 
 
 def solve(
-    problem: Problem,
+    problem: RerunProblem,
     target: int,
     *,
     time_limit: float = 5.0,
@@ -79,55 +85,54 @@ def solve(
 
     Parameters
     ----------
-    problem : Problem
+    problem : RerunProblem
     target : int
         Bytes that the plan's peak must not exceed.
     time_limit : float
         Seconds; then the best plan so far is returned with a bound. Ctrl-C does the same.
     start : sequence of Rerun, optional
         A plan to start from; it need not reach the target.
-    method : {"auto", "frontier", "treewidth", "milp"}
+    method : {"auto", "intervals", "treewidth", "integer"}
         ``auto`` as below. The others solve the full problem by one method alone, without a heuristic, to be compared.
 
     Notes
     -----
     1. the floor, and the base order as it is;
-    2. plans by heuristics, before any exact attempt and with a share of the time of their own;
+    2. plans by heuristics, before any relaxation and with a share of the time of their own;
     3. the relaxation that enforces memory only where the last solution broke the target, grown step by step:
        its optimum is a bound, and a plan of that price settles the matter; plans near solutions that cannot be realized;
-    4. where only reruns break the target: rows that make room for them, then the frontier on the full problem, and if
-       that is too wide, rerun slots in the gaps concerned.
+    4. where only reruns break the target: rows that make room for them;
+    5. the full problem in intervals: early where it is small, else when nothing is left to add to the relaxation.
 
     Among plans found with equal MACs the one with the fewest reruns is given; ``exact`` speaks of MACs alone.
     """
     begin = time.monotonic()
+    search = Search(problem, target, begin + time_limit)
 
-    def outcome(status: Status, method: str, interrupted: bool = False) -> Outcome:
+    def outcome(infeasible: bool = False, interrupted: bool = False) -> Outcome:
         search.prune()
+        status: Status = "infeasible" if infeasible else "exact" if search.settled else "gap"
+        spent = time.monotonic() - begin
         return Outcome(
-            target, status, search.plan, search.bound, method, search.width, time.monotonic() - begin, interrupted
+            target, status, search.plan, search.bound, search.bound_by, search.plan_by, search.width, spent, interrupted
         )
 
-    search = Search(problem, target, begin + time_limit)
-    if search.offer(()):
-        return outcome("exact", "given")
+    if search.offer((), "given"):
+        search.bound_by = "given"
+        return outcome()
     if target < floor(problem.program).size:
-        return outcome("infeasible", "floor")
-    used = "relaxation"
+        search.bound_by = "floor"
+        return outcome(infeasible=True)
     try:
-        if method == "auto":
-            if start:
-                search.improve(start)
-            if search.plan is None:
-                _heuristics(search, begin + HEURISTICS * time_limit)
-            used, infeasible = _refine(search)
-        else:
-            used, infeasible = method, (_frontier(search) if method == "frontier" else _full(search, method))
-        if infeasible:
-            return outcome("infeasible", used)
+        if method != "auto":
+            return outcome(_whole(search) if method == "intervals" else _full(search, method))
+        if start:
+            search.improve(start, "start")
+        if search.plan is None:
+            _heuristics(search, begin + HEURISTICS * time_limit)
+        return outcome(not search.settled and _refine(search))
     except KeyboardInterrupt:
-        return outcome("exact" if search.settled else "gap", used, True)
-    return outcome("exact" if search.settled else "gap", used)
+        return outcome(interrupted=True)
 
 
 HEURISTICS = 0.4
@@ -135,21 +140,32 @@ HEURISTICS = 0.4
 it, if it settles nothing, with half as much of what is left."""
 
 MIXED = ("ratio", "stale", "large+", "ratio+")
-LED = ("ratio", "stale", "fit", "large+")
-"""Rules of the wider beams, and of those that follow a solution of a relaxation."""
-
+"""Rules of the wider beams."""
 
 ALONE = ((1, "ratio"), (1, "stale+"), (1, "fit"), (1, "large+"), (1, "ratio+"), (1, "stale"), (3, "large+"), (3, "stale+"))
 """Depths and rules of the beams of width 1, the most useful ones first."""
 
+FIRST_MODEL, LARGEST_MODEL = 500, 20_000
+"""Decisions of the first relaxation, and those to which it may grow, fourfold each time: a small one has a bound, and
+reruns to mend, long before a large one. The largest leaves out the steps that exceed the target least."""
+
+SMALL = 128
+"""With so many units the full problem is tried after the first relaxation that does not settle the matter."""
+
+LEVELS = 4
+"""How often the units of a solution are joined by those that make their sources."""
+
+NARROW, EFFORT = 0.5, 60.0
+"""Deterministic seconds for the full problem with few units, and with all of them."""
+
 
 def _heuristics(search: Search, deadline: float) -> None:
-    """Plans before any exact attempt: the greedy, each rule alone, which is fast, then wider beams."""
+    """Plans before any relaxation: the worst moment first, each rule of eviction alone, which is fast, then wider beams."""
     search.tried = True
     begin = time.monotonic()
     found = greedy(search.problem, search.target, deadline=begin + 0.3 * (deadline - begin))
     if found is not None:
-        search.improve(found)
+        search.improve(found, "lowering")
     several: list[tuple[int, int, list[Rerun]]] = []
     slowest = 0.0
     with suppress(Late):
@@ -164,7 +180,7 @@ def _heuristics(search: Search, deadline: float) -> None:
                 if several[-1][0] <= search.bound:
                     break
     for _, _, found in sorted(several)[:2]:
-        search.improve(found)
+        search.improve(found, "eviction")
     with suppress(Late):
         for width in (8, 64):
             for depth in (1, 3):
@@ -172,177 +188,123 @@ def _heuristics(search: Search, deadline: float) -> None:
                     return  # it would hardly end in time
                 found = search.beam(depth).search(width, MIXED, below=search.price, deadline=deadline)
                 if found is not None:
-                    search.improve(found)
+                    search.improve(found, "eviction")
 
 
-def _frontier(search: Search, share: float = 1.0) -> bool:
-    """Settle the full problem by the frontier; whether there is no plan. Too wide: nothing changes."""
-    horizon = Horizon(search.problem, search.target, search.plan.extra_macs if search.plan else None)
-    try:
-        answer = solve_frontier(horizon, deadline=time.monotonic() + share * search.left())
-    except TooWide:
+def _refine(search: Search) -> bool:
+    """Grow the relaxation until its optimum can be realized, then the full problem; whether there is no plan."""
+    problem, target = search.problem, search.target
+    now = trace(problem, ())
+    steps: set[int] = set()
+    crowded: set[tuple[int, int]] = set()
+    largest = FIRST_MODEL
+    whole = False
+    broken = {now.base_step[e]: b for e, b in enumerate(now.bytes_at) if b > target}
+    while search.left() > 0:
+        horizon = search.horizon()
+        grown = _grow(horizon, steps, broken, largest) if broken else True
+        largest = min(LARGEST_MODEL, 4 * largest)
+        model = build(horizon, steps, crowded=crowded)
+        waiting = {step: size for step, size in broken.items() if step not in steps}
+        share = 0.6 if waiting and grown else 1.0  # more steps may tell more
+        answer = Answer(None, None, True, "memory")
+        if model is not None:
+            answer = _answer(model, horizon.budget, share * search.left())
+        if search.learn(answer.bound, answer.method, answer.width):
+            return True
+        if search.settled or model is None or not grown:
+            break
+        if answer.values is None:
+            broken = waiting
+            if not waiting:
+                break
+            continue
+        reruns = [r for r, _ in place(problem, model.reruns(answer.values))]
+        search.offer(reruns, "relaxation")
+        now = trace(problem, reruns)
+        if search.settled or now.peak <= target:
+            break
+        if not search.tried:
+            _heuristics(search, time.monotonic() + HEURISTICS / 2 * search.left())
+        _near(search, reruns)
+        if not whole and not search.settled and sum(horizon.usable) <= SMALL:
+            whole = True
+            if _whole(search, 0.5):
+                return True
+        if search.settled:
+            break
+        over = {e: b for e, b in enumerate(now.bytes_at) if b > target}
+        broken = {now.base_step[e]: b for e, b in over.items() if now.block[e] < 0 and now.base_step[e] not in steps}
+        if not broken:  # only reruns break the target: they must fit beside what stays
+            guilty = {(now.base_step[e], reruns[now.block[e]][1]) for e in over if now.block[e] >= 0}
+            if guilty <= crowded:
+                break
+            crowded |= guilty
+            around = {s for step, _ in guilty for s in (step - 1, step) if s >= 0}
+            broken = {step: horizon.full[0][step] for step in sorted(around - steps)}
+    return not search.settled and search.left() > 0 and _whole(search)
+
+
+def _answer(model: Retention, budget: int | None, time_limit: float) -> Answer:
+    """By the tree decomposition where it is narrow, in whole numbers where not."""
+    answer = solve_treewidth(model, budget=budget, largest_table=2**14)
+    return answer if answer is not None else solve_integer(model, budget=budget, time_limit=time_limit)
+
+
+def _near(search: Search, reruns: Sequence[Rerun]) -> None:
+    """Plans near reruns of a relaxation that do not fit where they are: what is left lowered; then the same units, or
+    also those that make their sources, at other moments."""
+    problem = search.problem
+    begin, left = time.monotonic(), search.left()
+    found = greedy(problem, search.target, start=reruns, deadline=begin + 0.2 * left)
+    if found is not None:
+        search.improve(found, "lowering")
+    units = {u for _, u in reruns}
+    for _ in range(LEVELS if len(problem.units) > SMALL else 0):
+        limit = begin + 0.4 * left - time.monotonic()
+        if search.settled or limit <= 0 or len(units) > SMALL:
+            return
+        placed = solve_intervals(search.horizon(units), at_least=search.bound, time_limit=limit, effort=NARROW)
+        if placed is not None and placed.reruns is not None:
+            search.improve(placed.reruns, "intervals")
+        units = units | {w for u in units for b in problem.units[u].sources for w in problem.units_of.get(b, ())}
+
+
+def _whole(search: Search, share: float = 1.0) -> bool:
+    """The full problem in intervals; whether there is no plan. Too large: nothing changes."""
+    limit = share * search.left()
+    found = solve_intervals(search.horizon(), at_least=search.bound, time_limit=limit, effort=EFFORT)
+    if found is None:
         return False
-    search.width = answer.width
-    if answer.reruns is None:
-        return search.plan is None
-    search.bound = answer.cost
-    search.offer(answer.reruns)
-    return False
+    if found.reruns is not None:
+        search.offer(found.reruns, "intervals")
+    return search.learn(found.bound, "intervals")
 
 
 def _full(search: Search, method: str) -> bool:
     """Settle the model with all slots at once; whether there is no plan."""
-    horizon = Horizon(search.problem, search.target)
+    horizon = search.horizon()
     slots = {gap: horizon.slots_needed(gap) for gap in horizon.tight_gaps()}
     model = build(horizon, horizon.tight_steps(), slots)
     if model is None:
-        return True
+        return search.learn(None, "memory")
     answer: Answer | None
-    if method == "milp":
-        answer = solve_milp(model, budget=horizon.budget, time_limit=search.left())
+    if method == "integer":
+        answer = solve_integer(model, budget=horizon.budget, time_limit=search.left())
     else:
         answer = solve_treewidth(model, budget=horizon.budget)
     if answer is None:
         return False
-    search.width = answer.width
-    if answer.bound is None and answer.exact:
-        return True
-    search.bound = answer.bound or 0
     if answer.values is not None:
-        search.offer(_realize(search, model, answer.values))
-    return False
+        search.offer([r for r, _ in place(search.problem, model.reruns(answer.values))], answer.method)
+    return search.learn(answer.bound, answer.method, answer.width)
 
 
-def _refine(search: Search) -> tuple[str, bool]:
-    """Grow the model until its optimum can be realized; returns the method and whether there is no plan."""
-    problem, target = search.problem, search.target
-    now = trace(problem, ())
+def relaxed(horizon: Horizon, broken: Mapping[int, int]) -> set[int]:
+    """The steps of the first relaxation: of those ``broken`` (step -> bytes), the worst."""
     steps: set[int] = set()
-    slots: dict[int, int] = {}
-    crowded: set[tuple[int, int]] = set()
-    truncated = False
-    largest = FIRST_MODEL
-    broken = {now.base_step[e]: b for e, b in enumerate(now.bytes_at) if b > target}
-    while search.left() > 0:
-        method = "full" if slots else "relaxation"
-        horizon = Horizon(problem, target, search.plan.extra_macs if search.plan else None)
-        grown = _grow(horizon, steps, broken, largest) if broken else True
-        largest = min(LARGEST_MODEL, 4 * largest)
-        model = build(horizon, steps, slots, crowded)
-        waiting = {step: size for step, size in broken.items() if step not in steps}
-        share = 0.6 if waiting and grown else 1.0  # more steps may tell more
-        answer = Answer(None, None, True) if model is None else _answer(model, horizon.budget, share * search.left())
-        search.width = answer.width
-        if answer.bound is None and answer.exact:
-            if search.plan is not None and not truncated:
-                search.bound = search.plan.extra_macs  # nothing cheaper than the incumbent
-            return method, search.plan is None and not truncated
-        if not truncated and answer.bound is not None:
-            search.bound = max(search.bound, answer.bound)
-        if search.settled or model is None or not grown:
-            return method, False
-        if answer.values is None:
-            if not waiting:
-                return method, False
-            broken = waiting
-            continue
-        reruns = _realize(search, model, answer.values)
-        search.offer(reruns)
-        now = trace(problem, reruns)
-        if search.settled or now.peak <= target:
-            return method, False
-        if not search.tried:
-            _heuristics(search, time.monotonic() + HEURISTICS / 2 * search.left())
-        _lead(search, model, answer.values, reruns)
-        if search.settled:
-            return method, False
-        over = {e: b for e, b in enumerate(now.bytes_at) if b > target}
-        broken = {now.base_step[e]: b for e, b in over.items() if now.block[e] < 0 and now.base_step[e] not in steps}
-        if broken:
-            continue
-        # Only reruns break the target: they must fit beside what stays.
-        guilty = {(now.base_step[e], reruns[now.block[e]][1]) for e in over if now.block[e] >= 0}
-        if not slots and not guilty <= crowded:
-            crowded |= guilty
-            around = {s for step, _ in guilty for s in (step - 1, step) if s >= 0}
-            broken = {step: horizon.full[0][step] for step in sorted(around - steps)}
-            continue
-        # The full problem.
-        if not slots:
-            if _frontier(search, 0.5):
-                return "frontier", True
-            if search.settled:
-                return "frontier", False
-        wanted = {now.base_step[e] for e in over if now.block[e] >= 0}
-        for part, _ in model.reruns(answer.values):
-            if isinstance(part, Segment) and any(part.low <= g <= part.high for g in wanted):
-                wanted.update(range(part.low, part.high + 1))
-        added = False
-        size = model.size
-        for gap in sorted(wanted.intersection(horizon.tight_gaps()) - set(slots)):
-            need = horizon.slots_needed(gap)
-            have = min(need, SLOTS)
-            size += have * (len(horizon.units_in(gap)) + len(horizon.possible[gap]))
-            if size > LARGEST_MODEL:
-                break
-            truncated = truncated or have < need
-            slots[gap] = have
-            added = True
-        if not added:
-            broken = {step: horizon.full[0][step] for step in set(horizon.tight_steps()) - steps}
-            if not broken:
-                return method, False
-    return ("full" if slots else "relaxation"), False
-
-
-def _lead(search: Search, model: Retention, values: Sequence[int], reruns: Sequence[Rerun]) -> None:
-    """Plans near a solution of a relaxation that cannot be realized as it is."""
-    guide = guide_of(model, values)
-    begin, left = time.monotonic(), search.left()
-    with suppress(Late):
-        for width in (1, 16, 64):
-            for depth in (1, 3):
-                if search.settled:
-                    return
-                found = search.beam(depth).search(
-                    width, LED, below=search.price, guide=guide, deadline=begin + 0.15 * left
-                )
-                if found is not None:
-                    search.improve(found)
-    _narrow(search, [u for _, u in reruns], begin + 0.3 * left)
-    mended = greedy(search.problem, search.target, start=reruns, deadline=begin + 0.35 * left)
-    if mended is not None:
-        search.improve(mended)
-
-
-def _narrow(search: Search, units: Sequence[int], deadline: float) -> None:
-    """Plans of few units: those given, then also those that make their sources; a beam of the frontier."""
-    problem = search.problem
-    only = set(units)
-    if search.plan is not None:
-        only.update(u for _, u in search.plan.reruns)
-    for beam in (32, 128):
-        for _ in range(3):
-            if search.settled or time.monotonic() > deadline:
-                return
-            horizon = Horizon(problem, search.target, search.plan.extra_macs if search.plan else None, only)
-            with suppress(TooWide):
-                answer = solve_frontier(horizon, most_labels=100 * beam, deadline=deadline, beam=beam)
-                if answer.reruns is not None:
-                    search.improve(answer.reruns)
-            before = len(only)
-            only.update(w for u in list(only) for b in problem.units[u].sources for w in problem.units_of.get(b, ()))
-            if len(only) == before:
-                break
-        only = set(units)
-
-
-SLOTS = 8
-"""Most rerun slots in one gap; where more could be used, the model gives plans but no bound."""
-
-FIRST_MODEL, LARGEST_MODEL = 500, 20_000
-"""Decisions of the first relaxation, and those to which it may grow, fourfold each time: a small one has a bound, and
-reruns to mend, long before a large one. The largest leaves out the steps that exceed the target least."""
+    _grow(horizon, steps, broken, FIRST_MODEL)
+    return steps
 
 
 def _grow(horizon: Horizon, steps: set[int], broken: Mapping[int, int], largest: int) -> bool:
@@ -364,55 +326,3 @@ def _grow(horizon: Horizon, steps: set[int], broken: Mapping[int, int], largest:
             break
         steps.add(step)
     return len(steps) > before
-
-
-def _answer(model: Retention, budget: int | None, time_limit: float) -> Answer:
-    """By the tree decomposition where it is narrow, by branch and cut where not."""
-    answer = solve_treewidth(model, budget=budget, largest_table=2**14)
-    return answer if answer is not None else solve_milp(model, budget=budget, time_limit=time_limit)
-
-
-def _realize(search: Search, model: Retention, values: Sequence[int]) -> list[Rerun]:
-    """Put the reruns of a solution into gaps, and move those that break the target while that helps."""
-    problem, target = search.problem, search.target
-    placed = place(problem, model.reruns(values))
-    reruns = [r for r, _ in placed]
-    ranges = [w for _, w in placed]
-    now = trace(problem, reruns)
-    deadline = time.monotonic() + 0.15 * search.left()
-    while now.peak > target and time.monotonic() < deadline:
-        over = sum(b - target for b in now.bytes_at if b > target)
-        guilty = sorted({now.block[e] for e, b in enumerate(now.bytes_at) if b > target and now.block[e] >= 0})
-        best: tuple[int, list[Rerun], list[tuple[int, int]]] | None = None
-        for k in guilty:
-            low, high = ranges[k]
-            for gap in range(low, high):
-                if time.monotonic() > deadline:
-                    return reruns
-                attempt = _moved(problem, reruns, ranges, k, gap)
-                then = trace(problem, attempt[0])
-                excess = sum(b - target for b in then.bytes_at if b > target)
-                if excess < over and (best is None or excess < best[0]):
-                    best = (excess, *attempt)
-        if best is None:
-            return reruns
-        _, reruns, ranges = best
-        now = trace(problem, reruns)
-    return reruns
-
-
-def _moved(
-    problem: Problem, reruns: list[Rerun], ranges: list[tuple[int, int]], k: int, gap: int
-) -> tuple[list[Rerun], list[tuple[int, int]]]:
-    """Rerun ``k`` moved to an earlier gap, with the reruns of its part that it needs."""
-    moving = {k}
-    for j in range(k - 1, -1, -1):
-        if ranges[j][0] == ranges[k][0] and reruns[j][0] > gap:
-            needed = {b for i in moving for b in problem.units[reruns[i][1]].sources}
-            if needed.intersection(problem.units[reruns[j][1]].delivers):
-                moving.add(j)
-    pairs = [
-        ((min(r[0], gap), r[1]) if j in moving else r, w) for j, (r, w) in enumerate(zip(reruns, ranges))
-    ]
-    pairs.sort(key=lambda p: p[0][0])
-    return [r for r, _ in pairs], [w for _, w in pairs]

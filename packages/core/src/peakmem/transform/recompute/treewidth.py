@@ -1,9 +1,11 @@
-"""Exact dynamic programming on a tree decomposition of the retention graph.
+"""Dynamic programming on a tree decomposition of the retention graph.
 
 Variables are eliminated one after the other; eliminating one joins all that meet it in a constraint, in one table. Two
-orders are tried: along time, which carries the values present from one event to the next (a path decomposition, the
-frontier), and one from a min-fill tree decomposition (networkx). The narrower one is used. Work and memory grow with
+orders are tried: along time, which carries the values present from one event to the next (a path decomposition),
+and one from a min-fill tree decomposition (networkx). The narrower one is used. Work and memory grow with
 ``2 ** width``, and only linearly with the length of the program.
+
+It wins on programs that keep few values at a time, since no solver has to be loaded; on wide ones it declines.
 
 Source: bucket elimination (Dechter 1999); min-fill as in `networkx.algorithms.approximation.treewidth_min_fill_in`.
 """
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from peakmem.transform.recompute.milp import Answer
+from peakmem.transform.recompute.integer import Answer
 from peakmem.transform.recompute.retention import Retention
 
 if TYPE_CHECKING:
@@ -28,8 +30,8 @@ LARGEST_TABLE = 2**18
 MOST_VARIABLES = 400
 """More than this, and min-fill is not tried: its heuristic is cubic."""
 
-EXACT = 2**53
-"""Prices are added as floating-point numbers, exactly as long as they sum to less."""
+LARGEST_SUM = 2**53
+"""Prices are added as floating-point numbers, without rounding as long as they sum to less."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,8 @@ def eliminations(model: Retention, *, min_fill: bool = True) -> list[Elimination
 def solve_treewidth(model: Retention, *, budget: int | None, largest_table: int = LARGEST_TABLE) -> Answer | None:
     """Least MACs, or None if the tables would exceed ``largest_table`` entries."""
     if any(not row.terms and row.bound < 0 for row in model.rows):
-        return Answer(None, None, True)
-    if sum(model.prices) >= EXACT:
+        return Answer(None, None, True, "treewidth")
+    if sum(model.prices) >= LARGEST_SUM:
         return None
     domains, scopes = scopes_of(model)
     if any(prod(domains[x] for x in s) > largest_table for s in scopes):
@@ -101,8 +103,8 @@ def solve_treewidth(model: Retention, *, budget: int | None, largest_table: int 
         return None
     values, cost = _eliminate(domains, _factors(model, domains), best.order)
     if values is None or (budget is not None and cost > budget):
-        return Answer(None, None, True, best.width)
-    return Answer(tuple(values[: model.size]), cost, True, best.width)
+        return Answer(None, None, True, "treewidth", best.width)
+    return Answer(tuple(values[: model.size]), cost, True, "treewidth", best.width)
 
 
 def _along_time(model: Retention, domains: Sequence[int]) -> tuple[int, ...]:

@@ -77,7 +77,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Problem:
+class RerunProblem:
     """Recomputation for one base order.
 
     Attributes
@@ -93,8 +93,6 @@ class Problem:
         Operator -> bytes: its results are candidates only if they are larger.
     workspaces : tuple of int or None
         Workspace to charge for each statement; None takes `Program.workspaces`.
-    fuse : bool
-        Form units of several statements. Without it only buffers with a single writer are candidates.
 
     Raises
     ------
@@ -111,7 +109,6 @@ class Problem:
     max_extra_macs: int | None = None
     thresholds: Mapping[str, int] = field(default_factory=dict)
     workspaces: tuple[int, ...] | None = None
-    fuse: bool = True
 
     def __post_init__(self) -> None:
         if self.cap < 1:
@@ -243,12 +240,11 @@ class Problem:
                 v = parent[v]
             return v
 
-        if self.fuse:
-            for b, writers in enumerate(self.writers):
-                buffer = self.program.buffers[b]
-                if len(writers) > 1 and not buffer.pinned and buffer.kind != "input":
-                    for w in writers[1:]:
-                        parent[root(w)] = root(writers[0])
+        for b, writers in enumerate(self.writers):
+            buffer = self.program.buffers[b]
+            if len(writers) > 1 and not buffer.pinned and buffer.kind != "input":
+                for w in writers[1:]:
+                    parent[root(w)] = root(writers[0])
         groups: dict[int, list[int]] = {}
         for v in self.order:
             groups.setdefault(root(v), []).append(v)
@@ -307,7 +303,7 @@ class Problem:
     def _delivered(self, b: int, inside: set[int], ready: int) -> bool:
         """Whether a rerun brings back what ``b`` holds after base step ``ready``, and ``b`` is a candidate."""
         buffer = self.program.buffers[b]
-        if buffer.pinned or buffer.kind == "input" or not buffer.size or (len(self.writers[b]) > 1 and not self.fuse):
+        if buffer.pinned or buffer.kind == "input" or not buffer.size:
             return False
         if not inside.issuperset(w for w in self.writers[b] if self.position[w] <= ready):
             return False

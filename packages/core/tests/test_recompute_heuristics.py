@@ -1,21 +1,22 @@
-"""Heuristics: beams and plans of few units; and the rows with which a relaxation makes room for reruns."""
+"""Heuristics: eviction, and plans of few units; and the rows with which a relaxation makes room for reruns."""
 
 from __future__ import annotations
 
 import random
 import sys
+from dataclasses import replace
 
 import pytest
 from peakmem.model import Program, Statement
-from peakmem.transform.recompute import Problem, floor, make_plan, prune, solve, trace
-from peakmem.transform.recompute.beam import RULES, Beam
-from peakmem.transform.recompute.frontier import solve_frontier
+from peakmem.transform.recompute import RerunProblem, floor, make_plan, prune, solve, trace
+from peakmem.transform.recompute.eviction import RULES, Eviction
 from peakmem.transform.recompute.generators import ladder, random_order, random_program
 from peakmem.transform.recompute.horizon import Horizon
-from peakmem.transform.recompute.milp import solve_milp
-from peakmem.transform.recompute.oracle import shortest_path
+from peakmem.transform.recompute.integer import solve_integer
+from peakmem.transform.recompute.intervals import solve_intervals
 from peakmem.transform.recompute.plan import _Removal, allowed
 from peakmem.transform.recompute.retention import build
+from test_recompute_oracle import shortest_path
 from test_recompute_solvers import KINDS, problems, random_plans, targets
 
 
@@ -28,7 +29,7 @@ def test_plans_of_beams_reach_the_target_and_are_never_cheaper_than_the_least_pr
                 continue
             truth = shortest_path(problem, target)
             for depth in (0, 1, 3):
-                beam = Beam(problem, target, depth=depth)
+                beam = Eviction(problem, target, depth=depth)
                 for width, rules in [*((1, (rule,)) for rule in RULES), (20, ("ratio", "stale", "large+"))]:
                     reruns = beam.search(width, rules)
                     assert reruns == beam.search(width, rules)
@@ -45,8 +46,8 @@ def test_plans_of_beams_reach_the_target_and_are_never_cheaper_than_the_least_pr
 
 
 def test_a_beam_gives_up_what_cannot_beat_a_known_plan() -> None:
-    problem = Problem(ladder(3, 4), tuple(range(len(ladder(3, 4)))))
-    beam = Beam(problem, (trace(problem, ()).peak + floor(problem.program).size) // 2)
+    problem = RerunProblem(ladder(3, 4), tuple(range(len(ladder(3, 4)))))
+    beam = Eviction(problem, (trace(problem, ()).peak + floor(problem.program).size) // 2)
     reruns = beam.search(8)
     assert reruns is not None
     plan = make_plan(problem, reruns)
@@ -69,8 +70,8 @@ def test_room_for_reruns_between_two_steps_excludes_no_plan() -> None:
             if with_rows is None or without is None:
                 assert truth is None
                 continue
-            bound = solve_milp(with_rows, budget=None, time_limit=60).bound
-            loose = solve_milp(without, budget=None, time_limit=60).bound
+            bound = solve_integer(with_rows, budget=None, time_limit=60).bound
+            loose = solve_integer(without, budget=None, time_limit=60).bound
             assert truth is None or (bound is not None and bound <= truth)
             tighter += loose is not None and (bound is None or bound > loose)
     assert tighter
@@ -80,9 +81,9 @@ def test_room_for_reruns_between_two_steps_excludes_no_plan() -> None:
 def test_relaxations_alone_still_find_the_price_of_the_shortest_path(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    solver = sys.modules["peakmem.transform.recompute.solver"]
+    solver = sys.modules["peakmem.recompute.solver"]
     monkeypatch.setattr(solver, "_heuristics", lambda *_: None)
-    monkeypatch.setattr(solver, "_lead", lambda *_: None)
+    monkeypatch.setattr(solver, "_near", lambda *_: None)
     for problem in problems(25, 7, **KINDS[kind]):
         for target in targets(problem):
             truth = shortest_path(problem, target)
@@ -91,23 +92,37 @@ def test_relaxations_alone_still_find_the_price_of_the_shortest_path(
             assert truth is None or outcome.lower_bound == truth
 
 
-def test_a_narrow_frontier_is_exact_for_its_units_and_says_when_it_left_something_out() -> None:
-    cut = 0
-    for problem in problems(16, 8):
+def test_intervals_of_some_units_give_plans_of_these_units_and_of_all_units_the_price() -> None:
+    dearer = alone = 0
+    for seed, problem in enumerate(problems(40, 8)):
+        only = [i for i in range(len(problem.units)) if random.Random(seed + i).random() < 0.6]
         for target in targets(problem):
             truth = shortest_path(problem, target)
-            whole = solve_frontier(Horizon(problem, target, None, range(len(problem.units))), beam=10**6)
-            assert whole.exact
-            assert (None if whole.reruns is None else whole.cost) == truth
-            part = solve_frontier(Horizon(problem, target), beam=1)
-            cut += not part.exact
-            if part.reruns is not None:
-                assert make_plan(problem, part.reruns).peak <= target
-                assert truth is not None
-                assert part.cost >= truth
-            elif part.exact:
-                assert truth is None
-    assert cut
+            whole = solve_intervals(Horizon(problem, target), time_limit=60, effort=60)
+            part = solve_intervals(Horizon(problem, target, None, only), time_limit=60, effort=60)
+            assert whole is not None and whole.exact and whole.bound == truth
+            assert part is not None and part.exact
+            if part.reruns is None:
+                alone += truth is not None
+                continue
+            assert {u for _, u in part.reruns} <= set(only)
+            assert allowed(problem, part.reruns)
+            assert make_plan(problem, part.reruns).peak <= target
+            assert truth is not None and part.bound is not None and part.bound >= truth
+            dearer += part.bound > truth
+    assert dearer or alone  # otherwise the units did not matter
+
+
+def test_intervals_that_would_exceed_64_bits_or_take_too_long_to_write_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = ladder(3, 4)
+    huge = Program(tuple(replace(b, size=b.size << 50) for b in program.buffers), program.statements)
+    problem = RerunProblem(huge, tuple(range(len(huge))))
+    assert solve_intervals(Horizon(problem, trace(problem, ()).peak - 1), time_limit=60, effort=60) is None
+    problem = RerunProblem(program, tuple(range(len(program))))
+    horizon = Horizon(problem, trace(problem, ()).peak - 1)
+    assert solve_intervals(horizon, time_limit=60, effort=60) is not None
+    monkeypatch.setattr(sys.modules["peakmem.recompute.intervals"], "LARGEST_PLAN", 10)
+    assert solve_intervals(horizon, time_limit=60, effort=60) is None
 
 
 def test_free_reruns_that_buy_nothing_are_left_out() -> None:
@@ -119,7 +134,7 @@ def test_free_reruns_that_buy_nothing_are_left_out() -> None:
                 Statement(s.name, s.op, s.reads, s.writes, s.dependences, s.workspace) for s in program.statements
             ),
         )
-        problem = Problem(free, random_order(seed, free))
+        problem = RerunProblem(free, random_order(seed, free))
         for target in targets(problem):
             outcome = solve(problem, target, time_limit=60)
             if outcome.plan is not None:
