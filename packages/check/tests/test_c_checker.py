@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checker_pairs import ALL_KINDS, STRICT, c_verdicts, compiled, python_verdict, study
+from checker_pairs import ALL_KINDS, STRICT, c_verdicts, compiled, order_program, python_verdict, study
+from make_certificates import FOLDER
 
 FORK: Any = {
     "schema": "peakmem.program/1",
@@ -99,10 +100,23 @@ def verdict(checker: Path, tmp_path: Path) -> Callable[..., str]:
 
 
 def test_random_programs_and_what_is_wrong_with_them(checker: Path, tmp_path: Path) -> None:
-    found = study(checker, tmp_path, 1, 200, 1500)
+    programs = 10_000 if order_program is not None else 500  # the tiny prover is slow
+    found = study(checker, tmp_path, 1, programs, 10_000 if order_program is not None else 1500)
     assert not found.disagreements, found.disagreements[0]
     assert found.kinds.keys() == ALL_KINDS
     assert min(found.counts[word] for word in ("accepted", "refused", "bad")) > 100, found.counts
+
+
+def test_the_folder_of_certificates(checker: Path) -> None:
+    index = json.loads((FOLDER / "index.json").read_text())
+    for truth, expected in (("true", "accepted"), ("false", "refused")):
+        pairs = [
+            (FOLDER / "programs" / f"{row['program']}.json", FOLDER / truth / f"{name}.json")
+            for name, row in index[truth].items()
+        ]
+        found = c_verdicts(checker, pairs)
+        assert [v.split()[0] for v in found] == [expected] * len(pairs)
+        assert found == [python_verdict(*pair) for pair in pairs]
 
 
 class TestThePage:
