@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from time import monotonic
+from dataclasses import dataclass, field, replace
 
 from peakmem.ordering.beam import beam
-from peakmem.ordering.bounds import Births, OutOfTime, Trap, forward_trap, statement_trap
+from peakmem.ordering.bounds import Births, Pricer, Trap, forward_trap, statement_trap
 from peakmem.ordering.closest import closest
 from peakmem.ordering.cuts import births_of
 from peakmem.ordering.evidence import Evidence
 from peakmem.ordering.greedy import least_growth, post_order
+from peakmem.ordering.meter import Meter, OutOfTime
 from peakmem.ordering.precedence import propagate
-from peakmem.ordering.problem import Problem, waypoints
+from peakmem.ordering.problem import Problem, State, waypoints
 from peakmem.ordering.rules import ALL, Rules
 from peakmem.ordering.walk import descend
 from peakmem.system.progress import Progress
@@ -25,7 +25,13 @@ BEAMS = {1: 16, 2: 64, 3: 256}
 """Width of the beam search that follows a round."""
 
 LARGE = 1000
-"""Statements of a part on which a trap from the very start has to wait."""
+"""Statements of a part beyond which a trap from the very start has to be cheap, or to wait."""
+
+CHEAP = 8
+"""Units of work a statement that such a trap may cost before the first walk."""
+
+MISSES = 8
+"""Hot statements in a row that raise no bound before their pricing ends."""
 
 BRANCHING = {2: 3, 3: 6, 4: 10}
 """Levels of branching on precedences in a round."""
@@ -44,6 +50,7 @@ class Part:
     births: Births = None
     mirror: Problem | None = None
     mirror_births: Births = None
+    priced: set[int] = field(default_factory=set)
 
     def side(self, mirrored: bool) -> tuple[Problem, Births]:
         """The part or its mirror image, with its births."""
@@ -67,10 +74,10 @@ class Solver:
     """Orders one `Problem`; anytime."""
 
     def __init__(
-        self, problem: Problem, deadline: float | None = None, progress: Progress | None = None, rules: Rules = ALL
+        self, problem: Problem, meter: Meter | None = None, progress: Progress | None = None, rules: Rules = ALL
     ) -> None:
         self.problem = problem
-        self.deadline = deadline
+        self.meter = meter or Meter()
         self.progress = progress
         self.rules = rules
         self._sides = (False, True) if rules.mirror else (False,)
@@ -96,11 +103,15 @@ class Solver:
 
     def run(self) -> bool:
         """Improve until bound and peak meet; False when the time was up or the efforts ended before."""
+        for part in self._open():
+            self._heat(part, 1)
         for mirrored in self._sides:
             for part in self._open():
                 for rule in (least_growth, post_order):
                     self._improve(part, mirrored, rule(part.side(mirrored)[0]))
         for effort in range(EFFORTS):
+            for part in self._open():
+                self._heat(part, MISSES)
             for mirrored in self._sides:
                 for part in self._open():
                     self._walk(part, mirrored, effort)
@@ -110,30 +121,61 @@ class Solver:
             if self.rules.precedence and effort >= 1:
                 for part in self._open():
                     self._propagate(part, effort)
-            if self.peak <= self.bound or self._late():
+            if self.peak <= self.bound or self.meter.out:
                 break
         return self.peak <= self.bound
 
     def _open(self) -> list[Part]:
         """Parts whose best peak exceeds the bound, worst first; none when the time is up."""
-        if self._late():
+        if self.meter.out:
             return []
         return sorted((p for p in self.parts if p.peak > self.bound), key=lambda p: -p.peak)
 
-    def _late(self) -> bool:
-        return self.deadline is not None and monotonic() > self.deadline
-
     # -- what is tried on a part
+
+    def _heat(self, part: Part, misses: int) -> None:
+        """Price the statements at the highest steps of the best order, each once, until ``misses`` in a row prove nothing."""
+        if not self.rules.hot_statements:
+            return
+        problem, births = part.side(False)
+        n = len(problem)
+        state = State(problem)
+        steps = []
+        for v in part.best:
+            memory = state.mem(v)
+            if memory > self.bound:
+                steps.append((-memory, v))
+            state.push(v)
+        self.meter.spend(n)
+        pricer = Pricer(problem, births, self.rules, self.meter)
+        left = misses = min(misses, max(1, 8 * LARGE // n))
+        for memory, v in sorted(steps):
+            if -memory <= self.bound or not left or self.meter.out:
+                break
+            if v in part.priced:
+                continue
+            part.priced.add(v)
+            trap = statement_trap(problem, v, self.bound)
+            inside = bytearray(n)
+            for u in trap.members:
+                inside[u] = 1
+            self.meter.spend(n)
+            level = pricer.price(v, inside, trap.members, self.bound)[0]
+            left = misses if level > self.bound else left - 1
+            self._raise(part, False, level, trap=replace(trap, level=level), births=births)
 
     def _walk(self, part: Part, mirrored: bool, effort: int) -> None:
         problem, births = part.side(mirrored)
-        if self.rules.start_traps and effort == (0 if len(problem) <= LARGE else 2):
+        n = len(problem)
+        if self.rules.start_traps and effort in ((0,) if n <= LARGE else (0, 2)):
             # A trap from the very start makes the smallest certificate. It prices exits against all that came before,
-            # where the walk takes its start along: on a large part the walk goes first.
+            # where the walk takes its start along: on a large part the walk goes first, unless little is left to price.
+            meter = self.meter if effort or n <= LARGE else self.meter.share(CHEAP * n)
+            order = [n - 1 - v for v in reversed(part.best)] if mirrored else part.best
             try:
-                trap = forward_trap(problem, self.bound, births=births, deadline=self.deadline, rules=self.rules)
+                trap = forward_trap(problem, self.bound, births=births, order=order, meter=meter, rules=self.rules)
             except OutOfTime:
-                return
+                trap = Trap(self.bound, (), ())
             if trap.exits:
                 self._raise(part, mirrored, trap.level, trap=trap, births=births)
             if part.peak <= self.bound:
@@ -143,7 +185,7 @@ class Solver:
             self.bound,
             ceiling=part.peak - 1,
             effort=effort,
-            deadline=self.deadline,
+            meter=self.meter,
             births=births,
             rules=self.rules,
         )
@@ -155,7 +197,7 @@ class Solver:
     def _beam(self, part: Part, width: int) -> None:
         for mirrored in self._sides:
             while part.peak > self.bound:
-                order = beam(part.side(mirrored)[0], width, part.peak - 1, self.deadline)
+                order = beam(part.side(mirrored)[0], width, part.peak - 1, self.meter)
                 if not order or not self._improve(part, mirrored, order):
                     break
 
@@ -168,7 +210,7 @@ class Solver:
                 budget,
                 wanted=8 * 4 ** (effort - 1),
                 depth=BRANCHING.get(effort, 0),
-                deadline=self.deadline,
+                meter=self.meter,
                 rules=self.rules,
             )
         except OutOfTime:
@@ -186,7 +228,7 @@ class Solver:
                 budget,
                 ceiling=budget,
                 effort=effort,
-                deadline=self.deadline,
+                meter=self.meter,
                 births=births,
                 rules=self.rules,
             )
@@ -250,7 +292,7 @@ class Solver:
             if part.given <= peak:
                 local: Sequence[int] = range(len(part.problem))
             else:
-                local = closest(part.problem, part.best, peak, self.deadline)
+                local = closest(part.problem, part.best, peak, self.meter)
             order.extend(part.before + v for v in local)
         # A swap towards the given order may lower the peak by the way.
         return Flat(order, self.problem.order_peak(order), self.bound, sorted(self.evidence, key=lambda e: (-e.level, e.weight)))

@@ -9,10 +9,10 @@ price. If no rise was a guess, the final budget is at once a lower bound and the
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from time import monotonic
 
-from peakmem.ordering.bounds import Births, OutOfTime, Pricer, Trap, forward_trap
+from peakmem.ordering.bounds import Births, Pricer, Trap, forward_trap
 from peakmem.ordering.cuts import cheapest_state
+from peakmem.ordering.meter import Meter, OutOfTime
 from peakmem.ordering.problem import Problem, State
 from peakmem.ordering.rules import ALL, Rules
 
@@ -80,7 +80,7 @@ def descend(
     *,
     ceiling: int | None = None,
     effort: int = 3,
-    deadline: float | None = None,
+    meter: Meter | None = None,
     births: Births = None,
     rules: Rules = ALL,
 ) -> Walk:
@@ -95,19 +95,19 @@ def descend(
         Give up when the budget would exceed it: no better order is to be had here.
     effort : int
         How often the search may grow tenfold before the budget rises by a guess.
-    deadline : float, optional
-        A `time.monotonic` value; past it the walk is returned as it is, without an order.
+    meter : Meter, optional
+        When it is out, the walk is returned as it is, without an order.
     births : list, optional
         `peakmem.cuts.births_of` the problem.
     """
-    return _Pass(problem, births, deadline, rules).run(level, ceiling, effort)
+    return _Pass(problem, births, meter or Meter(), rules).run(level, ceiling, effort)
 
 
 class _Pass:
-    def __init__(self, problem: Problem, births: Births, deadline: float | None, rules: Rules) -> None:
+    def __init__(self, problem: Problem, births: Births, meter: Meter, rules: Rules) -> None:
         self.problem = problem
         self.births = births
-        self.deadline = deadline
+        self.meter = meter
         self.rules = rules
         self.state = State(problem)
         self.pricer = Pricer(problem, births, rules)
@@ -123,10 +123,11 @@ class _Pass:
         steps: list[tuple[int, ...]] = []
         try:
             while len(state.path) < n:
-                if self.deadline is not None and monotonic() > self.deadline:
-                    raise OutOfTime
+                self.meter.check()
                 if self.rules.safe_moves:
+                    done = len(state.path)
                     self._take_safe_moves(budget, steps)
+                    self.meter.spend(len(state.path) - done)
                     if len(state.path) == n:
                         break
                 origin = len(state.path)
@@ -169,7 +170,7 @@ class _Pass:
             pricer=self.pricer,
             raising=False,
             limit=window,
-            deadline=self.deadline,
+            meter=self.meter,
             rules=self.rules,
         )
 
@@ -201,7 +202,7 @@ class _Pass:
         bit: dict[int, int] = {}
         seen: set[int] = set()
         mask = 0
-        nodes = work = 0
+        nodes = work = told = 0
         # Frames: depth to unwind to, mask there, children not yet tried, states searched when it was opened.
         frames: list[tuple[int, int, list[int], int]] = []
 
@@ -236,8 +237,10 @@ class _Pass:
                         self.blocked = blocked
                         state.unwind(origin)
                         return GAVE_UP
-                    if self.deadline is not None and not nodes & 63 and monotonic() > self.deadline:
-                        raise OutOfTime
+                    if not nodes & 63:
+                        self.meter.spend(work - told)
+                        told = work
+                        self.meter.check()
                     children = []
                     for v in state.ready:
                         mem, change = state.step(v)
@@ -265,6 +268,7 @@ class _Pass:
                     return EXHAUSTED
         finally:
             self.nodes += nodes
+            self.meter.spend(work - told)
 
     def _least(self, origin: int) -> bool:
         """Whether the state has the least rest of all down-sets between where the search began and itself."""
@@ -273,6 +277,7 @@ class _Pass:
         here = state.rest
         state.unwind(origin)
         self.cuts += 1
+        self.meter.spend(len(steps))
         cut = cheapest_state(self.problem, state, sorted(steps), None, births=self.births)
         state.advance(steps)
         return cut.value >= here
