@@ -89,6 +89,15 @@ class TestClaims:
         assert stopped > 20
         assert searches > 0
 
+    def test_the_first_bound_has_its_proof_where_buffers_have_several_births(self) -> None:
+        several = 0
+        for _, program in programs(316, 600, range(4, 12)):
+            found = order_program(program, effort=0)
+            assert found.certificate is not None, found.notes
+            assert found.lower_bound <= bottleneck(program)
+            several += any(len(births) > 1 for births in program.births)
+        assert several > 50
+
     @needs_faults
     @pytest.mark.parametrize("effort", [10_000, 30_000, 300_000])
     def test_on_a_large_graph(self, effort: int) -> None:

@@ -48,8 +48,6 @@ class Evidence:
         A trap from the state after the steps; None if the search from there was exhausted.
     entry : bool
         What is resident at entry is enough.
-    births : list or None
-        `peakmem.cuts.births_of` the problem.
     """
 
     level: int
@@ -62,7 +60,6 @@ class Evidence:
     steps: tuple[tuple[int, ...], ...] = ()
     trap: Trap | None = None
     entry: bool = False
-    births: Births = None
 
     @property
     def weight(self) -> tuple[int, int]:
@@ -81,6 +78,7 @@ class Writer:
         self.meter = meter or Meter()
         self.nodes: list[dict[str, Any]] = []
         self.names = self._called(self.problem)
+        self.births = births_of(self.problem)
         self.shown: list[int] = []
         """Bytes that the flows and prices of the nodes show; the least of them is what the proof proves."""
 
@@ -114,7 +112,7 @@ class Writer:
             return self._steps(self._search(done))
         if done:
             # Often the steps are not needed: the same trap may be dear enough from the start.
-            rows = self._exits(self.problem, evidence.births, [], evidence.trap)
+            rows = self._exits(self.problem, self.births, [], evidence.trap)
             if rows is not None:
                 return self._trap_node(evidence.trap, rows)
         return self._steps(self._leaf(evidence.trap, done))
@@ -146,7 +144,7 @@ class Writer:
         return len(self.nodes) - 1
 
     def _leaf(self, trap: Trap, start: Sequence[int]) -> int:
-        rows = self._exits(self.problem, self.evidence.births, start, trap)
+        rows = self._exits(self.problem, self.births, start, trap)
         if rows is None:
             raise ArithmeticError("a trap lost its level between growing and writing")
         return self._trap_node(trap, rows)
@@ -261,7 +259,7 @@ class Writer:
                 state.advance(step)
                 continue
             cut = cheapest_state(
-                self.problem, state, sorted(step), None, births=self.evidence.births, want_flow=True
+                self.problem, state, sorted(step), None, births=self.births, want_flow=True
             )
             state.advance(step)
             if cut.value < state.rest:
@@ -282,7 +280,7 @@ class Writer:
         problem, budget = self.problem, self.evidence.level - 1
         state = State(problem)
         state.advance(start)
-        pricer = Pricer(problem, self.evidence.births)
+        pricer = Pricer(problem, self.births)
         done: dict[int, int] = {}
         mask = 0
         # Frames: depth and mask on opening, safe moves taken since the parent, children so far, still to be tried.

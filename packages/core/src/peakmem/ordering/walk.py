@@ -80,6 +80,7 @@ def descend(
     *,
     ceiling: int | None = None,
     effort: int = 3,
+    until: int | None = None,
     meter: Meter | None = None,
     births: Births = None,
     rules: Rules = ALL,
@@ -95,12 +96,15 @@ def descend(
         Give up when the budget would exceed it: no better order is to be had here.
     effort : int
         How often the search may grow tenfold before the budget rises by a guess.
+    until : int, optional
+        End at the first state that holds no more than this, in bytes. From ``level`` 0, and without guesses, the walk then goes
+        over the least hill behind which something lower lies, as far down as it reaches, and again.
     meter : Meter, optional
         When it is out, the walk is returned as it is, without an order.
     births : list, optional
         `peakmem.cuts.births_of` the problem.
     """
-    return _Pass(problem, births, meter or Meter(), rules).run(level, ceiling, effort)
+    return _Pass(problem, births, meter or Meter(), rules).run(level, ceiling, effort, until)
 
 
 class _Pass:
@@ -116,19 +120,20 @@ class _Pass:
         self.blocked = 0
         """Least memory of a statement that the last search could not afford."""
 
-    def run(self, level: int, ceiling: int | None, effort: int) -> Walk:
+    def run(self, level: int, ceiling: int | None, effort: int, until: int | None) -> Walk:
         walk = Walk(bound=level)
         state, n = self.state, len(self.problem)
         budget = level
         steps: list[tuple[int, ...]] = []
+        low = -1 if until is None else until
         try:
-            while len(state.path) < n:
+            while len(state.path) < n and state.rest > low:
                 self.meter.check()
                 if self.rules.safe_moves:
                     done = len(state.path)
                     self._take_safe_moves(budget, steps)
                     self.meter.spend(len(state.path) - done)
-                    if len(state.path) == n:
+                    if len(state.path) == n or state.rest <= low:
                         break
                 origin = len(state.path)
                 limit, window = 60, 100
@@ -143,7 +148,7 @@ class _Pass:
                             walk.bound, walk.stop = budget, Stop(budget, tuple(steps), None)
                         break
                     trap = self._trap(budget, window)
-                    if trap.exits:
+                    if trap.exits and (until is None or self._no_lower(trap)):
                         budget = trap.level
                         if not walk.guesses:
                             walk.bound, walk.stop = budget, Stop(budget, tuple(steps), trap)
@@ -173,6 +178,14 @@ class _Pass:
             meter=self.meter,
             rules=self.rules,
         )
+
+    def _no_lower(self, trap: Trap) -> bool:
+        """Whether no state from here within the trap holds less: then what is lower lies behind its exits."""
+        state = self.state
+        inside = [v for v in trap.members if not state.inside[v]]
+        self.cuts += 1
+        self.meter.spend(len(inside))
+        return cheapest_state(self.problem, state, inside, None, births=self.births).value >= state.rest
 
     def _take_safe_moves(self, budget: int, steps: list[tuple[int, ...]]) -> None:
         state, succs = self.state, self.problem.succs
