@@ -169,13 +169,14 @@ def canonical(
 ) -> list[int]:
     """An order that goes down to the least rest over the least hills, from both ends, and between them as ``solve`` says.
 
-    It is canonical if the walks raised no budget by a guess and ``solve`` is right; else it is just an order. Empty when
-    the meter was out.
+    It is canonical if the walks raised no budget by a guess and ``solve`` is right; else it is just an order. When the meter is
+    out it is no order at all.
     """
     problem, births = part.problem, part.births
+    meter = meter or Meter()
     n = len(problem)
     head = descend(problem, 0, effort=effort, until=part.least, births=births, meter=meter, rules=rules)
-    if meter is not None and meter.out:
+    if meter.out:
         return []
     first = head.order
     taken = set(first)
@@ -183,7 +184,7 @@ def canonical(
     tail = _renumbered(problem, order).part(len(first), n)
     mirror = tail.reversed()
     foot = descend(mirror, 0, effort=effort, until=part.least, births=births_of(mirror), meter=meter, rules=rules)
-    if meter is not None and meter.out:
+    if meter.out:
         return []
     m = len(tail)
     last = [m - 1 - v for v in reversed(foot.order)]

@@ -22,6 +22,9 @@ from peakmem.system.progress import Progress
 EFFORTS = 5
 """Rounds of the portfolio; each searches ten times as long as the one before."""
 
+CANONICAL = 30
+"""Units of work a statement that the canonical order of a component may cost in the first round; then eight times as many."""
+
 DEPTH = 8
 """Components within components, at most."""
 
@@ -265,23 +268,24 @@ class Solver:
         if part.peak <= self.bound:
             return
 
-        orders = []
-        for component, solver in zip(union.components, union.solvers):
-            enough = self.bound - union.offset(component)
+        for i, (component, solver) in enumerate(zip(union.components, union.solvers)):
+            if solver is not None:
+                meter = self.meter.share(CANONICAL * 8**effort * len(component.problem))
+                enough = self.bound - union.offset(component)
 
-            def between(problem: Problem, enough: int = enough) -> list[int]:
-                inner = self._below(problem)
-                inner.enough = enough
-                inner.run(effort + 1)
-                return inner.best
+                def between(problem: Problem, meter: Meter = meter, enough: int = enough) -> list[int]:
+                    inner = self._below(problem, meter)
+                    inner.enough = enough
+                    inner.run(effort + 1)
+                    return inner.best
 
-            order = canonical(component, between, effort=effort, meter=self.meter, rules=self.rules) if solver else [0]
-            orders.append(order)
-        if not self.meter.out:
-            self._improve(part, False, merged(union.components, orders))
+                order = canonical(component, between, effort=effort, meter=meter, rules=self.rules)
+                if not meter.out:
+                    orders[i] = order
+        self._improve(part, False, merged(union.components, orders))
 
-    def _below(self, problem: Problem) -> Solver:
-        return Solver(problem, self.meter, None, self.rules, depth=self.depth + 1)
+    def _below(self, problem: Problem, meter: Meter | None = None) -> Solver:
+        return Solver(problem, meter or self.meter, None, self.rules, depth=self.depth + 1)
 
     def _beam(self, part: Part, width: int) -> None:
         for mirrored in self._sides:
