@@ -14,6 +14,7 @@ from peakmem.model import Program, Refused, scheduled_timeline
 from peakmem.system.progress import Progress
 
 if TYPE_CHECKING:
+    from peakmem.ordering.meter import Meter
     from peakmem.ordering.portfolio import Flat
     from peakmem.ordering.problem import Problem
     from peakmem.proof import Certificate, CheckedCertificate
@@ -36,7 +37,7 @@ class Ordering:
     seconds, check_seconds : float
         For ordering, and for checking the certificate.
     interrupted : bool
-        Stopped by Ctrl-C or by the time limit before the search was complete.
+        Stopped by Ctrl-C, by the time limit or by the effort before the search was complete.
     """
 
     program: Program
@@ -55,13 +56,14 @@ def order_program(
     program: Program,
     *,
     time_limit: float | None = None,
+    effort: int | None = None,
     progress: Progress | None = None,
     artifact: Mapping[str, str] | None = None,
 ) -> Ordering:
     """Find orders of least peak, and a certificate for the bound that was reached.
 
     Bodies are ordered first, innermost first; the peak of a body enters the statement around it as workspace. The
-    result is never worse than the given order, deterministic unless the time limit strikes, and an order that is
+    result is never worse than the given order, deterministic unless a time limit strikes, and an order that is
     already optimal is returned unchanged.
 
     Parameters
@@ -69,6 +71,9 @@ def order_program(
     program : Program
     time_limit : float, optional
         Seconds; the best found by then is returned.
+    effort : int, optional
+        The same as units of work, about one a statement run at one state: without a time limit, the answer is then the same
+        on any machine and under any load. See `peakmem.ordering.meter`.
     progress : callable, optional
     artifact : mapping, optional
         What the certificate says of the file that the program was read from; see `peakmem.proof.accept`.
@@ -80,11 +85,12 @@ def order_program(
         certificate it is what the largest single statement needs. A `KeyboardInterrupt` ends the search, the writing of
         the proof or its check early instead of being raised.
     """
+    from peakmem.ordering.meter import Meter
     from peakmem.ordering.problem import problem_of
     from peakmem.proof import SCHEMA, Certificate
 
     start = time.monotonic()
-    deadline = None if time_limit is None else start + time_limit
+    meter = Meter(None if time_limit is None else start + time_limit, effort)
     given: dict[str, tuple[int, ...]] = {"": tuple(range(len(program)))}
     for path, body in program.bodies():
         given[path] = tuple(range(len(body)))
@@ -99,14 +105,14 @@ def order_program(
         prefix = path + "/" if path else ""
         upper = _workspaces(part, prefix, peaks)
         lower = _workspaces(part, prefix, {p: proof["lower_bound"] for p, proof in proofs.items()})
-        flat, stopped = _solve(problem_of(part, upper), deadline, progress)
+        flat, stopped = _solve(problem_of(part, upper), meter, progress)
         interrupted |= stopped
         orders[path], peaks[path] = tuple(flat.order), flat.peak
         if lower != upper:
             # A body kept a gap: its proved bound, not its peak, may stand in a proof.
-            flat, stopped = _solve(problem_of(part, lower), deadline, progress)
+            flat, stopped = _solve(problem_of(part, lower), meter, progress)
             interrupted |= stopped
-        proof, failed, stopped = _prove(flat, deadline)
+        proof, failed, stopped = _prove(flat, meter)
         interrupted |= stopped
         if failed:
             why = "writing out its proof was interrupted" if stopped else "its proof is too long to write out"
@@ -182,35 +188,35 @@ def _workspaces(program: Program, prefix: str, inner: Mapping[str, int]) -> list
     ]
 
 
-def _solve(problem: Problem, deadline: float | None, progress: Progress | None) -> tuple[Flat, bool]:
+def _solve(problem: Problem, meter: Meter, progress: Progress | None) -> tuple[Flat, bool]:
     from peakmem.ordering.portfolio import Solver
 
-    solver = Solver(problem, deadline, progress)
+    solver = Solver(problem, meter, progress)
     stopped = False
     try:
         solver.run()
     except KeyboardInterrupt:
         stopped = True
-    if deadline is not None and time.monotonic() > deadline:
-        stopped = True
-    return solver.result(), stopped
+    return solver.result(), stopped or meter.out
 
 
-def _prove(flat: Flat, deadline: float | None) -> tuple[dict[str, Any] | None, int, bool]:
+def _prove(flat: Flat, meter: Meter) -> tuple[dict[str, Any] | None, int, bool]:
     """The proof of the best bound that can be written out, the better bound that could not (or 0), and whether Ctrl-C
     is why; it then settles for a bound whose proof is short."""
-    from peakmem.ordering.bounds import OutOfTime
     from peakmem.ordering.evidence import TooLarge, Writer
+    from peakmem.ordering.meter import Meter, OutOfTime
 
-    # What the search proved in time deserves to be written out, so the deadline is stretched a little.
-    limit = None if deadline is None else max(deadline, time.monotonic() + 2.0)
+    # What the search proved in time deserves to be written out, so the limits are stretched a little.
+    deadline = None if meter.deadline is None else max(meter.deadline, time.monotonic() + 2.0)
+    effort = None if meter.effort is None else max(meter.effort - meter.spent, meter.effort // 4, 1_000_000)
+    writing = Meter(deadline, effort)
     failed, stopped = 0, False
     for evidence in flat.evidence:
         try:
-            return Writer(evidence, deadline=limit).write(), failed, stopped
+            return Writer(evidence, meter=writing).write(), failed, stopped
         except (TooLarge, OutOfTime):
             failed = failed or evidence.level
         except KeyboardInterrupt:
             failed, stopped = failed or evidence.level, True
-            limit = time.monotonic() + 2.0
+            writing = Meter(time.monotonic() + 2.0)
     return None, failed, stopped

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import random
-from time import monotonic
 
+from peakmem.ordering.meter import Meter
 from peakmem.ordering.problem import Problem, State
 
 Link = tuple[int, int, "Link"] | None
 """A partial order as a linked list: its length, its last statement, what came before."""
 
 
-def beam(problem: Problem, width: int, ceiling: int, deadline: float | None = None) -> list[int]:
+def beam(problem: Problem, width: int, ceiling: int, meter: Meter | None = None) -> list[int]:
     """An order of peak at most ``ceiling`` by beam search, or an empty one.
 
     At each length the ``width`` states of least ``rest`` are kept; equal states are merged. O(width x n x ready
     statements), and the steps between neighbouring states.
     """
     n = len(problem)
+    meter = meter or Meter()
     # A state is known by the sum of its statements' random numbers: if two ever collided, one would be lost, no more.
     numbers = random.Random(n)
     mark = [numbers.getrandbits(62) for _ in range(n)]
@@ -27,9 +28,10 @@ def beam(problem: Problem, width: int, ceiling: int, deadline: float | None = No
     for _ in range(n):
         following: dict[int, tuple[int, int, Link]] = {}
         for _, key, link in layer:
-            if deadline is not None and monotonic() > deadline:
+            if meter.out:
                 return []
             walker.go(link)
+            meter.spend(1 + len(state.ready))
             length = len(state.path) + 1
             for v in state.ready:
                 mem, change = state.step(v)

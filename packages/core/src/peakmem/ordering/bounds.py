@@ -9,19 +9,15 @@ statements outside it whose predecessors are all inside. Every order has a first
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from time import monotonic
+from dataclasses import dataclass, replace
 
 from peakmem.ordering.cuts import births_of, cheapest_state
+from peakmem.ordering.meter import Meter, OutOfTime
 from peakmem.ordering.problem import Problem, State
 from peakmem.ordering.rules import ALL, Rules
 
 Births = list[tuple[int, ...]] | None
 """Births of each buffer, or None where none has several; see `peakmem.cuts.births_of`."""
-
-
-class OutOfTime(Exception):
-    """A deadline passed; what was proved until then stays proved."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,7 @@ class Trap:
     exits : tuple of int
         All its exits, ascending. Empty if the growth met no trap: then nothing above the level given is proved.
     closed : bool
-        False if the size limit stopped the growth.
+        False if a limit stopped the growth; a larger trap might prove more.
     cuts : int
         Minimum cuts computed.
     """
@@ -52,10 +48,11 @@ class Trap:
 class Pricer:
     """Prices statements at their cheapest states between a start state and a trap."""
 
-    def __init__(self, problem: Problem, births: Births, rules: Rules = ALL) -> None:
+    def __init__(self, problem: Problem, births: Births, rules: Rules = ALL, meter: Meter | None = None) -> None:
         self.problem = problem
         self.births = births
         self.rules = rules
+        self.meter = meter or Meter()
         self.state = State(problem)
         self.start = 0
         self.cuts = 0
@@ -90,6 +87,7 @@ class Pricer:
         """
         state = self.state
         ancestors = self.ancestors(v)
+        self.meter.spend(1 + len(ancestors))
         state.advance(ancestors)
         try:
             own = frozenset(self.problem.touched[v])
@@ -105,6 +103,7 @@ class Pricer:
             if not undecided:
                 return best, done
             self.cuts += 1
+            self.meter.spend(len(undecided))
             cut = cheapest_state(self.problem, state, undecided, v, births=self.births)
             return cut.value, [*done, *cut.chosen]
         finally:
@@ -154,9 +153,10 @@ def forward_trap(
     state: State | None = None,
     pricer: Pricer | None = None,
     births: Births = None,
+    order: Sequence[int] = (),
     raising: bool = True,
     limit: int | None = None,
-    deadline: float | None = None,
+    meter: Meter | None = None,
     rules: Rules = ALL,
 ) -> Trap:
     """Grow a trap from a state; its level is a lower bound on completing that state.
@@ -173,13 +173,15 @@ def forward_trap(
         To be reused between calls on one problem.
     births : list, optional
         `births_of` the problem; not needed with ``pricer``.
+    order : sequence of int, optional
+        A good order of the whole, when the start is the empty state. What it runs within the level needs no cut.
     raising : bool
         Go on at the price of the trap, and return the last one that closed. Otherwise return the first, which tests
         whether ``level`` is refuted.
     limit : int, optional
         Give up (``closed`` False) when more statements than this were swallowed.
-    deadline : float, optional
-        A `time.monotonic` value; `OutOfTime` beyond it.
+    meter : Meter, optional
+        When it is out, the last trap that closed is returned with ``closed`` False; `OutOfTime` if none has.
 
     Notes
     -----
@@ -190,6 +192,7 @@ def forward_trap(
     top = State(problem) if state is None else state
     if pricer is None:
         pricer = Pricer(problem, births, rules)
+    pricer.meter = meter = meter or Meter()
     pricer.move_to(top.path)
     origin = len(top.path)
     before = pricer.cuts
@@ -214,6 +217,7 @@ def forward_trap(
                     moved = True
                     if limit is not None and len(top.path) - origin > limit:
                         return
+            meter.spend(len(todo))
             todo = list(top.ready) if moved else []
 
     def follow(witness: list[int], v: int) -> None:
@@ -234,6 +238,13 @@ def forward_trap(
         walker.unwind(pricer.start)
 
     try:
+        walker = pricer.state
+        for v in order:  # statements too dear, and what depends on them, are left out
+            if v in walker.ready and walker.mem(v) <= level:
+                walker.push(v)
+                swallow(v)
+        walker.unwind(pricer.start)
+        meter.spend(len(order))
         while True:
             swallow_cheap()
             if not top.ready:
@@ -245,8 +256,10 @@ def forward_trap(
             for v in sorted(top.ready, key=lambda w: (old.get(w, 0), w)):
                 if v in fresh:
                     continue
-                if deadline is not None and monotonic() > deadline:
-                    raise OutOfTime
+                if meter.out:
+                    if best is None:
+                        raise OutOfTime
+                    return replace(best, closed=False)
                 value, witness = pricer.price(v, inside, members, level)
                 if rules.stale_prices:
                     old[v] = min(old.get(v, value), value)

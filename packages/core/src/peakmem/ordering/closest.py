@@ -6,12 +6,12 @@ Distance is the number of inversions: pairs of statements that run in the other 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from time import monotonic
 
+from peakmem.ordering.meter import Meter
 from peakmem.ordering.problem import Problem, State
 
 
-def closest(problem: Problem, order: Sequence[int], budget: int, deadline: float | None = None) -> list[int]:
+def closest(problem: Problem, order: Sequence[int], budget: int, meter: Meter | None = None) -> list[int]:
     """Swap neighbours of ``order`` towards the given order (0, 1, 2, ...) while its peak stays within ``budget``.
 
     Each swap removes one inversion and changes two steps only, so a sweep is O(n). The result is a local optimum: no
@@ -37,6 +37,8 @@ def closest(problem: Problem, order: Sequence[int], budget: int, deadline: float
                 state.pop()
             state.push(result[i])
             i += 1
-        if not changed or (deadline is not None and monotonic() > deadline):
+        if meter is not None:
+            meter.spend(2 * n)
+        if not changed or (meter is not None and meter.out):
             break
     return result

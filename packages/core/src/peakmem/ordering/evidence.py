@@ -2,18 +2,19 @@
 
 The bounds and the walk leave *evidence*: which part of the program, seen from which end, after which precedences and safe
 steps, cannot be completed below a level, and why (a trap, an exhausted search, a cycle). This module turns it into proof
-nodes with flows, in the ids of the original program; see `peakmem.certificate` for the nodes.
+nodes with flows, in the ids of the original program; see `peakmem.certificate` for the nodes. What is claimed is what the
+nodes show, which may be more than the evidence was sure of.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any
 
-from peakmem.ordering.bounds import Births, OutOfTime, Pricer, Trap, forward_trap
+from peakmem.ordering.bounds import Births, Pricer, Trap, forward_trap
 from peakmem.ordering.cuts import Cut, births_of, cheapest_state
+from peakmem.ordering.meter import Meter
 from peakmem.ordering.precedence import Closure, Refutation, Round
 from peakmem.ordering.problem import Problem, State
 
@@ -47,8 +48,6 @@ class Evidence:
         A trap from the state after the steps; None if the search from there was exhausted.
     entry : bool
         What is resident at entry is enough.
-    births : list or None
-        `peakmem.cuts.births_of` the problem.
     """
 
     level: int
@@ -61,7 +60,6 @@ class Evidence:
     steps: tuple[tuple[int, ...], ...] = ()
     trap: Trap | None = None
     entry: bool = False
-    births: Births = None
 
     @property
     def weight(self) -> tuple[int, int]:
@@ -73,16 +71,19 @@ class Evidence:
 class Writer:
     """Writes the nodes of one proof."""
 
-    def __init__(self, evidence: Evidence, *, node_limit: int = 60_000, deadline: float | None = None) -> None:
+    def __init__(self, evidence: Evidence, *, node_limit: int = 60_000, meter: Meter | None = None) -> None:
         self.evidence = evidence
         self.problem = evidence.problem
         self.node_limit = node_limit
-        self.deadline = deadline
+        self.meter = meter or Meter()
         self.nodes: list[dict[str, Any]] = []
         self.names = self._called(self.problem)
+        self.births = births_of(self.problem)
+        self.shown: list[int] = []
+        """Bytes that the flows and prices of the nodes show; the least of them is what the proof proves."""
 
     def write(self) -> dict[str, Any]:
-        """The entry of ``proofs``.
+        """The entry of ``proofs``; its bound is the evidence's level, or more where the nodes show more.
 
         Raises
         ------
@@ -92,6 +93,7 @@ class Writer:
         evidence = self.evidence
         if evidence.entry:
             root = self._add({"kind": "entry"})
+            self.shown.append(evidence.level)
         elif evidence.refutation is not None:
             root = self._refutation(evidence.refutation)
         else:
@@ -101,7 +103,7 @@ class Writer:
         root = self._rounds(evidence.rounds, root)
         if evidence.mirrored:
             root = self._add({"kind": "reverse", "then": root})
-        return {"lower_bound": evidence.level, "root": root, "nodes": self.nodes}
+        return {"lower_bound": max(evidence.level, min(self.shown)), "root": root, "nodes": self.nodes}
 
     def _part(self) -> int:
         evidence = self.evidence
@@ -110,7 +112,7 @@ class Writer:
             return self._steps(self._search(done))
         if done:
             # Often the steps are not needed: the same trap may be dear enough from the start.
-            rows = self._exits(self.problem, evidence.births, [], evidence.trap)
+            rows = self._exits(self.problem, self.births, [], evidence.trap)
             if rows is not None:
                 return self._trap_node(evidence.trap, rows)
         return self._steps(self._leaf(evidence.trap, done))
@@ -142,7 +144,7 @@ class Writer:
         return len(self.nodes) - 1
 
     def _leaf(self, trap: Trap, start: Sequence[int]) -> int:
-        rows = self._exits(self.problem, self.evidence.births, start, trap)
+        rows = self._exits(self.problem, self.births, start, trap)
         if rows is None:
             raise ArithmeticError("a trap lost its level between growing and writing")
         return self._trap_node(trap, rows)
@@ -160,15 +162,19 @@ class Writer:
         state = pricer.state
         names = self._called(problem)
         rows = []
+        shown = []
         for v in trap.exits:
-            self._check_time()
+            self.meter.check()
             state.advance(pricer.ancestors(v))
+            self.meter.spend(len(trap.members))
             undecided = [u for u in trap.members if not state.inside[u]]
             cut = cheapest_state(problem, state, undecided, v, births=births, want_flow=True)
             state.unwind(pricer.start)
             if cut.value < self.evidence.level:
                 return None
+            shown.append(cut.value)
             rows.append({"statement": names[v], "flow": self._flow(cut, problem, names)})
+        self.shown += shown
         return rows
 
     def _entries(self, problem: Problem, trap: Trap) -> dict[str, Any]:
@@ -181,13 +187,15 @@ class Writer:
         state = State(problem)
         rows = []
         for v in sorted(top - v for v in trap.exits):
-            self._check_time()
+            self.meter.check()
             state.unwind(0)
             state.advance(u for u in range(top + 1) if u not in members and u != v)
             undecided = [u for u in sorted(members) if not descendants[v] >> u & 1]
             cut = cheapest_state(problem, state, undecided, v, births=births, want_flow=True)
             if cut.value < self.evidence.level:
                 raise ArithmeticError("a trap lost its level between growing and writing")
+            self.meter.spend(len(members))
+            self.shown.append(cut.value)
             rows.append({"statement": names[v], "flow": self._flow(cut, problem, names)})
         total, start = self.evidence.total, len(self.evidence.waypoint) + top + 1
         outside = [*(names[v] for v in members), *range(start, total)]
@@ -217,10 +225,6 @@ class Writer:
             then = self._add({"kind": "precedence", "arcs": self._arcs(found), "then": then})
         return then
 
-    def _check_time(self) -> None:
-        if self.deadline is not None and monotonic() > self.deadline:
-            raise OutOfTime
-
     def _arcs(self, found: Round) -> list[dict[str, Any]]:
         if self.evidence.mirrored:
             found = found.reversed()
@@ -228,11 +232,13 @@ class Writer:
         names = self._called(found.problem)
         rows = []
         for arc in found.arcs:
-            self._check_time()
+            self.meter.check()
             lower, upper = closure.interval(arc)
             cut = closure.cut(arc.at, lower, upper, want_flow=True)
             if cut.value < self.evidence.level:
                 raise ArithmeticError("an arc lost its level between finding and writing")
+            self.meter.spend(len(names))
+            self.shown.append(cut.value)
             rows.append(
                 {
                     "before": names[arc.before],
@@ -253,7 +259,7 @@ class Writer:
                 state.advance(step)
                 continue
             cut = cheapest_state(
-                self.problem, state, sorted(step), None, births=self.evidence.births, want_flow=True
+                self.problem, state, sorted(step), None, births=self.births, want_flow=True
             )
             state.advance(step)
             if cut.value < state.rest:
@@ -274,7 +280,7 @@ class Writer:
         problem, budget = self.problem, self.evidence.level - 1
         state = State(problem)
         state.advance(start)
-        pricer = Pricer(problem, self.evidence.births)
+        pricer = Pricer(problem, self.births)
         done: dict[int, int] = {}
         mask = 0
         # Frames: depth and mask on opening, safe moves taken since the parent, children so far, still to be tried.
@@ -298,11 +304,15 @@ class Writer:
                 trap = self._try_trap(state, pricer, budget)
                 if trap.exits:
                     result = done[mask] = self._leaf(trap, list(state.path))
+            self.meter.spend(1 + len(moves) + len(state.ready))
+            self.meter.check()
             if result is None:
                 children: dict[str, int | None] = {}
                 todo = []
                 for v in sorted(state.ready, reverse=True):
-                    if state.mem(v) > budget:
+                    mem = state.mem(v)
+                    if mem > budget:
+                        self.shown.append(mem)
                         children[str(self.names[v])] = None
                     else:
                         todo.append(v)
@@ -333,5 +343,5 @@ class Writer:
 
     def _try_trap(self, state: State, pricer: Pricer, budget: int) -> Trap:
         return forward_trap(
-            self.problem, budget, state=state, pricer=pricer, raising=False, limit=300, deadline=self.deadline
+            self.problem, budget, state=state, pricer=pricer, raising=False, limit=300, meter=self.meter
         )

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
-from time import monotonic
 from typing import Any
 
-from peakmem.ordering.bounds import OutOfTime, Trap, forward_trap, statement_trap
+from peakmem.ordering.bounds import Trap, forward_trap, statement_trap
 from peakmem.ordering.cuts import Cut, births_of, cheapest_state
+from peakmem.ordering.meter import Meter
 from peakmem.ordering.problem import Problem, State
 from peakmem.ordering.rules import ALL, Rules
 
@@ -102,13 +102,14 @@ def members(mask: int) -> list[int]:
 
 
 def find_arcs(
-    problem: Problem, budget: int, candidates: Iterable[int] | None = None, deadline: float | None = None
+    problem: Problem, budget: int, candidates: Iterable[int] | None = None, meter: Meter | None = None
 ) -> Round:
     """Every arc that a single cut at one of ``candidates`` (default: all statements) forces under ``budget``.
 
     Each state found for v answers one of the two questions (may u be absent? may u be present?) for every u at once, so
     most questions need no cut of their own. At most 2 n cuts a candidate.
     """
+    meter = meter or Meter()
     closure = Closure(problem)
     arcs: dict[tuple[int, int], Arc] = {}
     for v in range(len(problem)) if candidates is None else candidates:
@@ -120,14 +121,14 @@ def find_arcs(
         chosen = _mask(cut.chosen)
         present, absent = chosen, free & ~chosen  # statements known to be possible before v, after v
         for u in members(free):
-            if deadline is not None and monotonic() > deadline:
-                raise OutOfTime
+            meter.check()
             bit = 1 << u
             for known, arc in ((absent, Arc(u, v, v)), (present, Arc(v, u, v))):
                 if known & bit:
                     continue
                 low, high = closure.interval(arc)
                 cut = closure.cut(v, low, high)
+                meter.spend(len(problem))
                 if cut.value > budget:
                     arcs.setdefault((arc.before, arc.after), arc)
                 else:
@@ -241,7 +242,7 @@ class Propagation:
 
 
 def propagate(
-    problem: Problem, budget: int, *, wanted: int, depth: int = 0, deadline: float | None = None, rules: Rules = ALL
+    problem: Problem, budget: int, *, wanted: int, depth: int = 0, meter: Meter | None = None, rules: Rules = ALL
 ) -> Propagation:
     """Add what a budget forces until nothing new follows or the budget is refuted.
 
@@ -254,12 +255,13 @@ def propagate(
         Statements looked at in each round, those that are dearest in the given order first.
     depth : int
         How many levels to branch where propagation ends: on a pair of unordered statements, both ways.
-    deadline : float, optional
-        `OutOfTime` beyond it.
+    meter : Meter, optional
+        `OutOfTime` when it is out.
     """
+    meter = meter or Meter()
     rounds: list[Round] = []
     while True:
-        found = find_arcs(problem, budget, _dearest(problem)[:wanted], deadline)
+        found = find_arcs(problem, budget, _dearest(problem)[:wanted], meter)
         if found.dear is not None:
             trap = statement_trap(problem, found.dear, budget + 1)
             return _refuted(problem, rounds, trap=trap)
@@ -270,21 +272,21 @@ def propagate(
         if isinstance(stronger, list):
             return _refuted(problem, rounds, cycle=tuple(stronger))
         problem = stronger
-        closed = _closed(problem, budget, deadline, rules)
+        closed = _closed(problem, budget, meter, rules)
         if closed is not None:
             return _refuted(problem, rounds, trap=closed[0], backward=closed[1])
     if depth > 0:
-        pair = _pair(problem, budget, deadline)
+        pair = _pair(problem, budget, meter)
         if pair is not None:
             branches = []
             for before, after in (pair, pair[::-1]):
                 child = strengthen(problem, [Arc(before, after, after)])
                 assert isinstance(child, Problem)  # the two were unordered
-                closed = _closed(child, budget, deadline, rules)
+                closed = _closed(child, budget, meter, rules)
                 if closed is not None:
                     branches.append(Refutation(child, (), closed[0], closed[1]))
                     continue
-                below = propagate(child, budget, wanted=wanted, depth=depth - 1, deadline=deadline, rules=rules)
+                below = propagate(child, budget, wanted=wanted, depth=depth - 1, meter=meter, rules=rules)
                 if below.refutation is None:
                     return Propagation(problem, tuple(rounds))
                 branches.append(below.refutation)
@@ -296,11 +298,11 @@ def _refuted(problem: Problem, rounds: list[Round], **why: Any) -> Propagation:
     return Propagation(problem, tuple(rounds), Refutation(problem, tuple(rounds), **why))
 
 
-def _closed(problem: Problem, budget: int, deadline: float | None, rules: Rules) -> tuple[Trap, bool] | None:
+def _closed(problem: Problem, budget: int, meter: Meter, rules: Rules) -> tuple[Trap, bool] | None:
     """A trap that closes above the budget from one of the ends, and whether that is the far end."""
     for backward in (False, True):
         side = problem.reversed() if backward else problem
-        trap = forward_trap(side, budget, births=births_of(side), raising=False, deadline=deadline, rules=rules)
+        trap = forward_trap(side, budget, births=births_of(side), raising=False, meter=meter, rules=rules)
         if trap.exits:
             return trap, backward
     return None
@@ -316,14 +318,14 @@ def _dearest(problem: Problem) -> list[int]:
     return [v for _, v in sorted(memory)]
 
 
-def _pair(problem: Problem, budget: int, deadline: float | None) -> tuple[int, int] | None:
+def _pair(problem: Problem, budget: int, meter: Meter) -> tuple[int, int] | None:
     """The unordered pair (u, v) for which the dearer of both ways costs v most on the cheaper way."""
     closure = Closure(problem)
     best: tuple[int, tuple[int, int] | None] = (-1, None)
     for v in _dearest(problem)[:8]:
         for u in members(closure.free(v))[:24]:
-            if deadline is not None and monotonic() > deadline:
-                raise OutOfTime
+            meter.check()
+            meter.spend(2 * len(problem))
             both = [closure.cut(v, *closure.interval(arc)).value for arc in (Arc(u, v, v), Arc(v, u, v))]
             best = max(best, (min(both), (u, v)), key=lambda item: item[0])
     return best[1]

@@ -15,6 +15,8 @@ class Rules:
     waypoints: bool = True
     safe_moves: bool = True
     safe_jumps: bool = True
+    hot_statements: bool = True
+    components: bool = True
     start_traps: bool = True
     search_traps: bool = True
     memo: bool = True
@@ -32,6 +34,8 @@ REASONS = {
     "waypoints": "A state that every order passes splits the problem into parts that are solved apart.",
     "safe_moves": "A statement within the budget that leaves no more than it found can run at once.",
     "safe_jumps": "A state with the least rest of all on the way may be kept for good: the search never returns behind it.",
+    "hot_statements": "One cut for a statement at the best order's highest steps often proves what a long search would.",
+    "components": "What nothing connects is ordered apart and merged; a bound for one, beside the least of the others, holds for all.",
     "start_traps": "A trap from the very start often proves the bound before anything is searched.",
     "search_traps": "A state from which a trap cannot be left within the budget needs no searching.",
     "memo": "A set of executed statements is searched once, however it was reached.",

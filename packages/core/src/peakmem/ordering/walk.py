@@ -9,10 +9,10 @@ price. If no rise was a guess, the final budget is at once a lower bound and the
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from time import monotonic
 
-from peakmem.ordering.bounds import Births, OutOfTime, Pricer, Trap, forward_trap
+from peakmem.ordering.bounds import Births, Pricer, Trap, forward_trap
 from peakmem.ordering.cuts import cheapest_state
+from peakmem.ordering.meter import Meter, OutOfTime
 from peakmem.ordering.problem import Problem, State
 from peakmem.ordering.rules import ALL, Rules
 
@@ -80,7 +80,8 @@ def descend(
     *,
     ceiling: int | None = None,
     effort: int = 3,
-    deadline: float | None = None,
+    until: int | None = None,
+    meter: Meter | None = None,
     births: Births = None,
     rules: Rules = ALL,
 ) -> Walk:
@@ -95,19 +96,22 @@ def descend(
         Give up when the budget would exceed it: no better order is to be had here.
     effort : int
         How often the search may grow tenfold before the budget rises by a guess.
-    deadline : float, optional
-        A `time.monotonic` value; past it the walk is returned as it is, without an order.
+    until : int, optional
+        End at the first state that holds no more than this, in bytes. From ``level`` 0, and without guesses, the walk then goes
+        over the least hill behind which something lower lies, as far down as it reaches, and again.
+    meter : Meter, optional
+        When it is out, the walk is returned as it is, without an order.
     births : list, optional
         `peakmem.cuts.births_of` the problem.
     """
-    return _Pass(problem, births, deadline, rules).run(level, ceiling, effort)
+    return _Pass(problem, births, meter or Meter(), rules).run(level, ceiling, effort, until)
 
 
 class _Pass:
-    def __init__(self, problem: Problem, births: Births, deadline: float | None, rules: Rules) -> None:
+    def __init__(self, problem: Problem, births: Births, meter: Meter, rules: Rules) -> None:
         self.problem = problem
         self.births = births
-        self.deadline = deadline
+        self.meter = meter
         self.rules = rules
         self.state = State(problem)
         self.pricer = Pricer(problem, births, rules)
@@ -116,18 +120,20 @@ class _Pass:
         self.blocked = 0
         """Least memory of a statement that the last search could not afford."""
 
-    def run(self, level: int, ceiling: int | None, effort: int) -> Walk:
+    def run(self, level: int, ceiling: int | None, effort: int, until: int | None) -> Walk:
         walk = Walk(bound=level)
         state, n = self.state, len(self.problem)
         budget = level
         steps: list[tuple[int, ...]] = []
+        low = -1 if until is None else until
         try:
-            while len(state.path) < n:
-                if self.deadline is not None and monotonic() > self.deadline:
-                    raise OutOfTime
+            while len(state.path) < n and state.rest > low:
+                self.meter.check()
                 if self.rules.safe_moves:
+                    done = len(state.path)
                     self._take_safe_moves(budget, steps)
-                    if len(state.path) == n:
+                    self.meter.spend(len(state.path) - done)
+                    if len(state.path) == n or state.rest <= low:
                         break
                 origin = len(state.path)
                 limit, window = 60, 100
@@ -142,7 +148,7 @@ class _Pass:
                             walk.bound, walk.stop = budget, Stop(budget, tuple(steps), None)
                         break
                     trap = self._trap(budget, window)
-                    if trap.exits:
+                    if trap.exits and (until is None or self._no_lower(trap)):
                         budget = trap.level
                         if not walk.guesses:
                             walk.bound, walk.stop = budget, Stop(budget, tuple(steps), trap)
@@ -169,9 +175,17 @@ class _Pass:
             pricer=self.pricer,
             raising=False,
             limit=window,
-            deadline=self.deadline,
+            meter=self.meter,
             rules=self.rules,
         )
+
+    def _no_lower(self, trap: Trap) -> bool:
+        """Whether no state from here within the trap holds less: then what is lower lies behind its exits."""
+        state = self.state
+        inside = [v for v in trap.members if not state.inside[v]]
+        self.cuts += 1
+        self.meter.spend(len(inside))
+        return cheapest_state(self.problem, state, inside, None, births=self.births).value >= state.rest
 
     def _take_safe_moves(self, budget: int, steps: list[tuple[int, ...]]) -> None:
         state, succs = self.state, self.problem.succs
@@ -201,7 +215,7 @@ class _Pass:
         bit: dict[int, int] = {}
         seen: set[int] = set()
         mask = 0
-        nodes = work = 0
+        nodes = work = told = 0
         # Frames: depth to unwind to, mask there, children not yet tried, states searched when it was opened.
         frames: list[tuple[int, int, list[int], int]] = []
 
@@ -236,8 +250,10 @@ class _Pass:
                         self.blocked = blocked
                         state.unwind(origin)
                         return GAVE_UP
-                    if self.deadline is not None and not nodes & 63 and monotonic() > self.deadline:
-                        raise OutOfTime
+                    if not nodes & 63:
+                        self.meter.spend(work - told)
+                        told = work
+                        self.meter.check()
                     children = []
                     for v in state.ready:
                         mem, change = state.step(v)
@@ -265,6 +281,7 @@ class _Pass:
                     return EXHAUSTED
         finally:
             self.nodes += nodes
+            self.meter.spend(work - told)
 
     def _least(self, origin: int) -> bool:
         """Whether the state has the least rest of all down-sets between where the search began and itself."""
@@ -273,6 +290,7 @@ class _Pass:
         here = state.rest
         state.unwind(origin)
         self.cuts += 1
+        self.meter.spend(len(steps))
         cut = cheapest_state(self.problem, state, sorted(steps), None, births=self.births)
         state.advance(steps)
         return cut.value >= here
