@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from peakmem.arena.items import overlaps
 
 from peakmem_tflite.graph import CONTROL_FLOW, Graph, Subgraph
-from peakmem_tflite.scratch import requests, rounded
+from peakmem_tflite.scratch import rounded
+from peakmem_tflite.targets import Target, requests
 
 Orders = Mapping[int, Sequence[int]]
 """Subgraph -> permutation of its operators."""
@@ -57,7 +58,7 @@ def planned(subgraph: Subgraph) -> list[bool]:
     return result
 
 
-def allocations(graph: Graph, target: str, orders: Orders | None = None) -> list[Allocation]:
+def allocations(graph: Graph, target: Target, orders: Orders | None = None) -> list[Allocation]:
     """All buffers of the arena in the order in which the planner learns of them: tensors, then scratch."""
     orders = orders or {}
     tensors: list[list[Allocation | None]] = []
@@ -72,7 +73,7 @@ def allocations(graph: Graph, target: str, orders: Orders | None = None) -> list
             ]
         )
         for i in orders.get(k, range(len(subgraph.operators))):
-            found = [Allocation(-1, k, i, size) for size in requests(target, subgraph, subgraph.operators[i])]
+            found = [Allocation(-1, k, i, size) for size in requests(target, k, subgraph, subgraph.operators[i])]
             if found:
                 scratch_of[k, i] = found
                 scratch.extend(found)
@@ -151,7 +152,7 @@ def simulate(buffers: Sequence[Allocation], plan: Sequence[int] | None = None) -
     return max((o + b.size for o, b in zip(offsets, buffers)), default=0), offsets
 
 
-def head(graph: Graph, target: str, orders: Orders | None = None, plan: Sequence[int] | None = None) -> int:
+def head(graph: Graph, target: Target, orders: Orders | None = None, plan: Sequence[int] | None = None) -> int:
     """Bytes of the arena's head."""
     return simulate(allocations(graph, target, orders), plan)[0]
 

@@ -14,6 +14,7 @@ from peakmem_tflite.arena import Allocation, allocations, simulate
 from peakmem_tflite.build import Mapped
 from peakmem_tflite.graph import Graph
 from peakmem_tflite.scratch import ALIGNMENT
+from peakmem_tflite.targets import Target
 
 Orders = Mapping[str, tuple[int, ...]]
 
@@ -39,7 +40,7 @@ def by_subgraph(mapped: Mapped, orders: Orders) -> dict[int, tuple[int, ...]]:
     return {mapped.subgraph_of[path]: tuple(order) for path, order in orders.items() if path in mapped.subgraph_of}
 
 
-def greedy_head(graph: Graph, mapped: Mapped, target: str, orders: Orders) -> int:
+def greedy_head(graph: Graph, mapped: Mapped, target: Target, orders: Orders) -> int:
     """Head of the arena without a plan."""
     return simulate(allocations(graph, target, by_subgraph(mapped, orders)))[0]
 
@@ -47,7 +48,7 @@ def greedy_head(graph: Graph, mapped: Mapped, target: str, orders: Orders) -> in
 def place(
     graph: Graph,
     mapped: Mapped,
-    target: str,
+    target: Target,
     orders: Orders,
     deadline: float | None = None,
     effort: float = 2.0,
@@ -101,7 +102,7 @@ def _blocks(buffers: Sequence[Allocation]) -> tuple[list[Item], list[list[int]]]
 def with_plan(
     graph: Graph,
     mapped: Mapped,
-    target: str,
+    target: Target,
     given: Orders,
     wanted: Orders,
     others: Iterable[tuple[int, ...]],
@@ -157,7 +158,7 @@ def _candidates(
 
 
 def without_plan(
-    graph: Graph, mapped: Mapped, target: str, given: Orders, wanted: Orders, floor: int, deadline: float | None
+    graph: Graph, mapped: Mapped, target: Target, given: Orders, wanted: Orders, floor: int, deadline: float | None
 ) -> Outcome:
     """An order whose arena is small when the interpreter's greedy planner places everything.
 

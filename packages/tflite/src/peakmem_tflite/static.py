@@ -20,9 +20,10 @@ from peakmem_tflite.graph import CONTROL_FLOW, PLAN_NAME, Graph
 from peakmem_tflite.prefix import UNIT, moved
 from peakmem_tflite.reader import read
 from peakmem_tflite.scratch import ALIGNMENT
+from peakmem_tflite.targets import Target
 
 
-def check_rewrite(old: Graph, data: bytes, orders: Mapping[int, Sequence[int]], target: str) -> Graph:
+def check_rewrite(old: Graph, data: bytes, orders: Mapping[int, Sequence[int]], target: Target) -> Graph:
     """Read ``data`` and make sure that it is ``old`` with its operators in ``orders`` and a sound plan, if any.
 
     Checked are: the same tensors, signatures, operators and metadata; every order a permutation that keeps each pair
@@ -188,7 +189,7 @@ def _order(old: Graph, k: int, order: Sequence[int]) -> None:
                 last_write.setdefault(key, []).append(i)
 
 
-def _placement(new: Graph, target: str) -> None:
+def _placement(new: Graph, target: Target) -> None:
     """Walk the execution step by step, note what each step needs resident, and compare the places pair by pair."""
     buffers = allocations(new, target)
     size, offsets = simulate(buffers, new.plan)
