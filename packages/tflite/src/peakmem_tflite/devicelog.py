@@ -82,7 +82,7 @@ class DeviceLog:
 
     def plan_of(self, graph: Graph) -> Sequence[Row] | None:
         """The plan whose tensors are those of a file, in its order; None if there is none."""
-        mine = [a for a in allocations(graph, Listed("", graph, {})) if a.tensor >= 0]
+        mine = [a for a in allocations(graph, Listed("", graph, {}), None, graph.plan) if a.tensor >= 0]
         return next((plan for plan in self.plans if _fits(plan, mine)), None)
 
     def target(self, graph: Graph) -> Target:
@@ -117,7 +117,7 @@ class DeviceLog:
 
     def _listed(self, graph: Graph, plan: Sequence[Row]) -> Listed:
         everywhere = Listed("", graph, {(k, i): (1,) for k, s in enumerate(graph.subgraphs) for i in range(len(s.operators))})
-        rows = allocations(graph, everywhere)
+        rows = allocations(graph, everywhere, None, graph.plan)
         steps = {a.first: (a.subgraph, a.operator) for a in rows if a.tensor < 0 and a.first > 0}
         mine = sum(a.tensor >= 0 for a in rows)
         sizes: dict[tuple[int, int], tuple[int, ...]] = {}

@@ -157,7 +157,7 @@ class Graph:
 
     @cached_property
     def plan(self) -> tuple[int, ...] | None:
-        """Offsets of the offline plan in the file, for all tensors counted through; None without a plan.
+        """Offsets of the offline plan in the file, for all tensors counted through; None without a plan, or without offsets.
 
         TFLite Micro obeys the last entry of that name.
         """
@@ -167,7 +167,8 @@ class Graph:
         entry = found[-1]
         count = self.tensor_count
         data = self.data[entry.at : entry.at + entry.length]
-        return tuple(int.from_bytes(data[12 + 4 * i : 16 + 4 * i], "little", signed=True) for i in range(count))
+        offsets = tuple(int.from_bytes(data[12 + 4 * i : 16 + 4 * i], "little", signed=True) for i in range(count))
+        return offsets if set(offsets) - {-1} else None
 
     @cached_property
     def callers(self) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from peakmem.model import RuntimeFailed, RuntimeMissing
 from peakmem.system.process import run_child
 from peakmem.system.sizes import in_bytes
 
-from peakmem_tflite.arena import allocations, head, planned, planner_temp
+from peakmem_tflite.arena import allocations, head, planned, planner_temp, untouched
 from peakmem_tflite.enlarge import same_values
 from peakmem_tflite.graph import CONTROL_FLOW, Graph
 from peakmem_tflite.rewrite import with_plan
@@ -223,7 +223,7 @@ def _job(graph: Graph, tensors: Sequence[Tensor]) -> dict[str, Any]:
         # Outputs of control flow and variables lie outside LiteRT's arena.
         "span": [] if any(c["op"] != "CALL_ONCE" for c in calls) else _in_arena(graph),
         "calls": calls,
-        "planner_temp": planner_temp(graph, allocations(graph, "reference")),
+        "planner_temp": planner_temp(graph, allocations(graph, "reference", None, graph.plan)),
         "after_planning": _after_planning(graph),
         "arena": ((64 << 20) + 4 * total + 4 * len(graph.data)) // 16 * 16,
     }
@@ -261,11 +261,12 @@ def _pairs(before: Graph, after: Graph) -> list[tuple[Tensor, Tensor]]:
     a, b = before.subgraphs[0].tensors, after.subgraphs[0].tensors
     if b[: len(a)] != a or any(x.tensors != y.tensors for x, y in zip(before.subgraphs[1:], after.subgraphs[1:])):
         return []
+    idle = {(k, t) for k, t, _ in untouched(before)}  # they hold what happened to lie there
     pairs = [
         ((k, t), (k, t))
         for k in sorted(_reached(before))
         for t, here in enumerate(planned(before.subgraphs[k]))
-        if here or before.subgraphs[k].tensors[t].variable
+        if (here or before.subgraphs[k].tensors[t].variable) and (k, t) not in idle
     ]
     if len(b) > len(a):
         origin = same_values(after)
@@ -361,7 +362,7 @@ def _first_difference(run: Run, part: str, labels: list[str], where: str) -> Non
 
 def _arena(graph: Graph, row: dict[str, Any]) -> dict[str, Any]:
     """Figures of one arena, JSON-ready, in bytes."""
-    buffers = allocations(graph, "reference")
+    buffers = allocations(graph, "reference", None, graph.plan)
     smallest = row["smallest"]["result"]
     operators = sum(len(s.operators) for s in graph.subgraphs)
     # Per tensor a TfLiteEvalTensor of two pointers and a type; per operator a node of seven pointers and an integer.

@@ -18,12 +18,13 @@ from peakmem.system.files import write_atomically
 from peakmem.system.sizes import in_bytes
 
 from peakmem_tflite import devices, planning
-from peakmem_tflite.arena import allocations, head, simulate
+from peakmem_tflite.arena import allocations, head, planned_variables, simulate, untouched
 from peakmem_tflite.build import Mapped, buffer_names, build, main_entry_bytes
 from peakmem_tflite.enlarge import enlarge
 from peakmem_tflite.graph import Graph
 from peakmem_tflite.reader import read
 from peakmem_tflite.rewrite import permute, unplannable, with_plan
+from peakmem_tflite.scratch import rounded
 from peakmem_tflite.settings import Settings
 from peakmem_tflite.static import check_enlarged, check_rewrite
 from peakmem_tflite.targets import Target, name_of
@@ -92,6 +93,13 @@ class TfliteModel(Model):
         return self.settings.logs[0].target(self.graph)
 
     @cached_property
+    def judged(self) -> Graph:
+        """The file as the runtime that it is for takes it: without its plan, where none is wanted."""
+        if not self.settings.no_plan or self.graph.plan is None:
+            return self.graph
+        return read(with_plan(self.graph, None), str(self.path or "model"))
+
+    @cached_property
     def mapped(self) -> Mapped:
         """The program and which subgraph each body is."""
         return build(self.graph, self.kernels, self.path.name if self.path else "")
@@ -120,17 +128,20 @@ class TfliteModel(Model):
         entry = main_entry_bytes(self.graph)
         if entry > self.program.entry_bytes:
             result.append(f"no order needs less than {in_bytes(entry)}: inputs that nothing reads are resident at the entry")
-        result += devices.kernel_notes(self.graph, self.kernels, self.settings, self.predicted_bytes)
+        idle = max((rounded(t.size) for _, _, t in untouched(self.graph)), default=0)
+        if idle:
+            result.append(f"tensors that no operator touches take {in_bytes(idle)} or more of the arena; leave them out when converting")
+        result += devices.kernel_notes(self.judged, self.kernels, self.settings, self.predicted_bytes)
         return tuple(result)
 
     @cached_property
     def predicted_bytes(self) -> int:
-        return head(self.graph, self.kernels, None, self.graph.plan)
+        return head(self.judged, self.kernels, None, self.judged.plan)
 
     def arena(self) -> list[tuple[Literal["buffer", "workspace"], str, int, int]]:
         """Where the interpreter puts the main subgraph's tensors and scratch buffers; see `peakmem.frontends.Model`."""
-        buffers = allocations(self.graph, self.kernels)
-        _, offsets = simulate(buffers, self.graph.plan)
+        buffers = allocations(self.graph, self.kernels, None, self.judged.plan)
+        _, offsets = simulate(buffers, self.judged.plan)
         names = buffer_names(self.graph, 0)
         return [
             ("buffer", names[b.tensor], at, b.size) if b.tensor >= 0 else ("workspace", self.program.statements[b.operator].name, at, b.size)
@@ -155,8 +166,11 @@ class TfliteModel(Model):
 
     def _planned(self, orders: Orders, bound: int, deadline: float | None = None) -> Schedule:
         """The best schedule at or near ``orders``; no order has a lower live peak than ``bound`` bytes."""
+        same = Schedule(self.given, {} if self.judged is not self.graph else None)
         if self._shared:
-            return Schedule(self.given)
+            return same
+        if self.judged.plan is not None and planned_variables(self.graph):
+            return Schedule(self.given, notes=("the plan in the file places variable tensors, so it is left as it is; --no-plan drops it",))
         wanted = {path: tuple(order) for path, order in orders.items()}
         reason = "" if self.settings.no_plan else unplannable(self.graph)
         notes: tuple[str, ...] = (f"no plan was made: {reason}",) if reason else ()
@@ -175,18 +189,18 @@ class TfliteModel(Model):
 
         outcome: planning.Outcome | None
         if self.kernels == "reference" and not self.settings.named:
-            outcome, said = devices.never_worse(self.graph, self.mapped, planned, self.predicted_bytes)
+            outcome, said = devices.never_worse(self.judged, self.mapped, planned, self.predicted_bytes)
             notes += said
         else:
             outcome = planned(self.kernels)
         if outcome is None or outcome.head >= self.predicted_bytes:
-            return Schedule(self.given, notes=notes)
+            return replace(same, notes=notes)
         return self.named(outcome, notes)
 
     def named(self, outcome: planning.Outcome, notes: tuple[str, ...] = ()) -> Schedule:
-        """An outcome of planning as a schedule, which knows buffers by their names."""
+        """An outcome of planning as a schedule, which knows buffers by their names; no names drop a plan in the file."""
         if outcome.offsets is None:
-            return Schedule(outcome.orders, notes=notes)
+            return Schedule(outcome.orders, {} if self.graph.plan is not None else None, notes=notes)
         offsets = {
             name: outcome.offsets[base + t]
             for k, base in enumerate(self.graph.bases)
@@ -239,7 +253,7 @@ class TfliteModel(Model):
         return result
 
     def _offsets(self, named: Mapping[str, int] | None) -> list[int] | None:
-        if named is None:
+        if not named:
             return None
         unknown = dict(named)
         result = [-1] * self.graph.tensor_count
@@ -268,13 +282,13 @@ class TfliteModel(Model):
 
         other = self.same_kind(other)
         found = verify(
-            Subject(str(self.path or "the given model"), self.graph),
-            Subject(str(other.path or "the rewritten model"), other.graph),
+            Subject(str(self.path or "the given model"), self.judged),
+            Subject(str(other.path or "the rewritten model"), other.judged),
             self.settings,
             progress=progress,
         )
         kernels = self._shared_kernels(other)
-        return devices.on_device(found, (self.graph, other.graph), kernels, self.settings.logs)
+        return devices.on_device(found, (self.judged, other.judged), kernels, self.settings.logs)
 
     def _shared_kernels(self, other: TfliteModel) -> Target:
         """Kernels that both files are to be judged by: a log may be of either."""
@@ -294,7 +308,7 @@ class TfliteModel(Model):
         other = self.same_kind(other)
         return {
             "target": name_of(self.kernels),
-            "devices": devices.table(self.graph, other.graph),
+            "devices": devices.table(self.judged, other.judged),
             "planned": other.graph.plan is not None,
             "moved": moved(self.graph, other.graph),
             **(verification.details if verification is not None else {}),

@@ -10,6 +10,7 @@ from peakmem.model import InputError
 
 from peakmem_tflite.flatbuffer import IDENTIFIER, Flat, Table
 from peakmem_tflite.graph import CONTROL_FLOW, PLAN_NAME, Graph, Metadata, Operator, Subgraph, Tensor, Window
+from peakmem_tflite.soundness import check_not_compiled, check_sound
 
 BYTES = {
     "FLOAT32": 4, "FLOAT16": 2, "INT32": 4, "UINT8": 1, "INT64": 8, "BOOL": 1, "INT16": 2, "COMPLEX64": 8, "INT8": 1,
@@ -96,6 +97,7 @@ def _model(flat: Flat) -> Graph:
         metadata.append(Metadata(table.text(0, table.what), buffer, *buffers[buffer]))
     graph = Graph(flat.data, subgraphs, tuple(metadata), tuple(sorted(set(external))))
     _check_plan(flat, graph)
+    check_sound(graph, where)
     return graph
 
 
@@ -174,6 +176,7 @@ def _subgraph(
                 _window(op, options_type, options) if op in _WINDOWS and options else None,
             )
         )
+        check_not_compiled(operators[-1], flat.where, f"{place}, operator {len(operators) - 1}")
     result = Subgraph(
         table.text(4, place),
         tensors,
@@ -234,6 +237,12 @@ def _tensor(flat: Flat, table: Table, buffers: list[tuple[int, int]]) -> Tensor:
         size *= extent
         if size >= 2**63:
             raise flat.fail(f"{table.what} ({name!r}): shape {list(shape)} takes 2^63 bytes or more")
+    stored = -(-size // 2) if kind == "INT4" else size
+    if constant and kind in BYTES and buffers[buffer][1] < stored and not table.position(6):  # 6: sparse, which stores less
+        raise InputError(
+            f"{flat.where}: {table.what} ({name!r}) holds {buffers[buffer][1]} bytes of the {stored} that its shape "
+            f"{list(shape)} needs; the file is damaged, convert the model anew"
+        )
     quantization = table.sub(4, f"{table.what}, quantization")
     scales = quantization.vector(2, 4, quantization.what)[1] if quantization else 0
     return Tensor(name, shape, kind, size, buffer, constant, bool(table.scalar(5, "B")), scales)
