@@ -397,11 +397,33 @@ def branching() -> File:
     return File([main, both, first])
 
 
+def convolutions(widths: tuple[int, int, int, int] = (24, 16, 4, 4)) -> File:
+    """Two branches of convolutions of 8 bits, at whose start the order given keeps both; scratch differs by kernels."""
+    rng = np.random.default_rng(5)
+    tensors, operators = [T((1, 12, 12, 4), "INT8", name="x")], []
+
+    def conv(source: int, channels: int, size: int = 1, stride: int = 1) -> int:
+        _, height, width, inner = tensors[source].shape
+        tensors.append(T((channels, size, size, inner), "INT8", rng.integers(-9, 9, (channels, size, size, inner))))
+        tensors.append(T((channels,), "INT32", rng.integers(-9, 9, channels)))
+        tensors.append(T((1, -(-height // stride), -(-width // stride), channels), "INT8"))
+        options = {"StrideH": stride, "StrideW": stride}  # padding SAME
+        operators.append(Op("CONV_2D", (source, len(tensors) - 3, len(tensors) - 2), (len(tensors) - 1,), options))
+        return len(tensors) - 1
+
+    wide, wider = conv(0, widths[0]), conv(0, widths[1], 3)
+    thin, thinner = conv(wide, widths[2], 3, 2), conv(wider, widths[3], 1, 2)
+    tensors.append(T((1, 6, 6, widths[2] + widths[3]), "INT8", name="y"))
+    operators.append(Op("CONCATENATION", (thin, thinner), (len(tensors) - 1,), {"Axis": 3}))
+    return File([Sub(tensors, operators, (0,), (len(tensors) - 1,))])
+
+
 @pytest.fixture(scope="session")
 def tiny():
     """The builders of this file."""
     return SimpleNamespace(
         T=T, Op=Op, Sub=Sub, File=File, encode=encode, diamond=diamond, random_file=random_file, streaming=streaming, cells=cells,
+        convolutions=convolutions,
         branching=branching,
     )  # fmt: skip
 

@@ -34,7 +34,9 @@ def test_options_and_recognition(tiny, tmp_path):
     path.write_bytes(tiny.encode(tiny.diamond()))
     assert recognise(path) is frontend
     options = complete_options(frontend, {"no_plan": True})
-    assert options == {"target": "reference", "no_plan": True, "runtime": "tflm", "steps": 20}
+    assert options == {
+        "target": None, "scratch": None, "device_log": (), "no_plan": True, "runtime": "tflm", "steps": 20,
+    }  # fmt: skip
     model = frontend.load(path, options)
     assert (model.settings.no_plan, model.path, model.quantity) == (True, path, "arena_head")
     for wrong in ({"steps": 0}, {"target": "toaster"}, {"runtime": "abacus"}):

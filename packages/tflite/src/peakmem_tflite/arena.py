@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from peakmem.arena.items import overlaps
 
-from peakmem_tflite.graph import CONTROL_FLOW, Graph, Subgraph
-from peakmem_tflite.scratch import requests, rounded
+from peakmem_tflite.graph import CONTROL_FLOW, Graph, Subgraph, Tensor
+from peakmem_tflite.scratch import rounded
+from peakmem_tflite.targets import Target, requests
 
 Orders = Mapping[int, Sequence[int]]
 """Subgraph -> permutation of its operators."""
@@ -33,7 +34,7 @@ class Allocation:
         Bytes, rounded.
     first, last : int
         Scopes, both included. Scope 0 is the entry, scope i the i-th operator; the operators of subgraphs follow the
-        one that runs them. ``-1`` for what no operator and no signature names.
+        one that runs them. Both -1 for what no operator and no signature names, ``first`` alone for a variable.
     """
 
     tensor: int
@@ -44,12 +45,15 @@ class Allocation:
     last: int = -1
 
 
-def planned(subgraph: Subgraph) -> list[bool]:
+def planned(subgraph: Subgraph, offsets: Sequence[int] | None = None) -> list[bool]:
     """Which tensors live in the arena's head: no data in the file, no variable, not empty, no resource handle.
 
-    VAR_HANDLE points its output at memory of its own while it prepares.
+    VAR_HANDLE points its output at memory of its own while it prepares. A variable that a plan gives one of its ``offsets``
+    lives in the head too, from the start.
     """
     result = [not t.constant and not t.variable and t.size > 0 for t in subgraph.tensors]
+    if offsets is not None:
+        result = [here or (t.variable and at != -1) for here, t, at in zip(result, subgraph.tensors, offsets)]
     for op in subgraph.operators:
         if op.op == "VAR_HANDLE":
             for t in op.outputs:
@@ -57,8 +61,13 @@ def planned(subgraph: Subgraph) -> list[bool]:
     return result
 
 
-def allocations(graph: Graph, target: str, orders: Orders | None = None) -> list[Allocation]:
-    """All buffers of the arena in the order in which the planner learns of them: tensors, then scratch."""
+def allocations(
+    graph: Graph, target: Target, orders: Orders | None = None, plan: Sequence[int] | None = None
+) -> list[Allocation]:
+    """All buffers of the arena in the order in which the planner learns of them: tensors, then scratch.
+
+    The offsets of a ``plan`` matter here for variables alone.
+    """
     orders = orders or {}
     tensors: list[list[Allocation | None]] = []
     scratch: list[Allocation] = []
@@ -68,11 +77,11 @@ def allocations(graph: Graph, target: str, orders: Orders | None = None) -> list
         tensors.append(
             [
                 Allocation(base + t, k, -1, rounded(subgraph.tensors[t].size)) if here else None
-                for t, here in enumerate(planned(subgraph))
+                for t, here in enumerate(planned(subgraph, plan[base:] if plan is not None else None))
             ]
         )
         for i in orders.get(k, range(len(subgraph.operators))):
-            found = [Allocation(-1, k, i, size) for size in requests(target, subgraph, subgraph.operators[i])]
+            found = [Allocation(-1, k, i, size) for size in requests(target, k, subgraph, subgraph.operators[i])]
             if found:
                 scratch_of[k, i] = found
                 scratch.extend(found)
@@ -113,6 +122,22 @@ def allocations(graph: Graph, target: str, orders: Orders | None = None) -> list
     return [a for rows in tensors for a in rows if a is not None] + scratch
 
 
+def untouched(graph: Graph) -> list[tuple[int, int, Tensor]]:
+    """Tensors in the head that no operator and no signature names: subgraph, index, tensor. They all are there at once."""
+    names = [
+        {t for op in s.operators for t in (*op.inputs, *op.outputs)} | set(s.inputs) | set(s.outputs) for s in graph.subgraphs
+    ]
+    return [
+        (k, t, s.tensors[t]) for k, s in enumerate(graph.subgraphs) for t, here in enumerate(planned(s)) if here and t not in names[k]
+    ]
+
+
+def planned_variables(graph: Graph) -> bool:
+    """Whether the plan in the file gives variable tensors a place in the head."""
+    tensors = [t for s in graph.subgraphs for t in s.tensors]
+    return graph.plan is not None and any(t.variable and at != -1 for t, at in zip(tensors, graph.plan))
+
+
 def simulate(buffers: Sequence[Allocation], plan: Sequence[int] | None = None) -> tuple[int, list[int]]:
     """Head of the arena and the offset of each buffer, as the greedy planner chooses them.
 
@@ -151,9 +176,9 @@ def simulate(buffers: Sequence[Allocation], plan: Sequence[int] | None = None) -
     return max((o + b.size for o, b in zip(offsets, buffers)), default=0), offsets
 
 
-def head(graph: Graph, target: str, orders: Orders | None = None, plan: Sequence[int] | None = None) -> int:
+def head(graph: Graph, target: Target, orders: Orders | None = None, plan: Sequence[int] | None = None) -> int:
     """Bytes of the arena's head."""
-    return simulate(allocations(graph, target, orders), plan)[0]
+    return simulate(allocations(graph, target, orders, plan), plan)[0]
 
 
 def planner_temp(graph: Graph, buffers: Sequence[Allocation], *, pointer: int = 8) -> int:

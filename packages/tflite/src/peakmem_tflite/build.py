@@ -10,7 +10,8 @@ from peakmem_tflite.arena import planned
 from peakmem_tflite.effects import dependences, pure, tokens
 from peakmem_tflite.graph import CONTROL_FLOW, Graph
 from peakmem_tflite.macs import macs
-from peakmem_tflite.scratch import requests, rounded
+from peakmem_tflite.scratch import rounded
+from peakmem_tflite.targets import Target, requests
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Mapped:
     subgraph_of: dict[str, int]
 
 
-def build(graph: Graph, target: str, name: str = "") -> Mapped:
+def build(graph: Graph, target: Target, name: str = "") -> Mapped:
     """The program of a file.
 
     Buffers are the tensors TFLite Micro plans, at the size it charges; constants are listed, and variables, which live
@@ -60,7 +61,7 @@ def buffer_names(graph: Graph, k: int) -> list[str]:
     return names
 
 
-def _program(graph: Graph, target: str, k: int, path: str, name: str, subgraph_of: dict[str, int]) -> Program:
+def _program(graph: Graph, target: Target, k: int, path: str, name: str, subgraph_of: dict[str, int]) -> Program:
     subgraph = graph.subgraphs[k]
     subgraph_of[path] = k
     here = planned(subgraph)
@@ -105,7 +106,7 @@ def _program(graph: Graph, target: str, k: int, path: str, name: str, subgraph_o
                 reads=tuple(buffer_of[t] for t in dict.fromkeys(op.inputs) if t in buffer_of),
                 writes=tuple(buffer_of[t] for t in dict.fromkeys(op.outputs) if t in buffer_of),
                 dependences=tuple(sorted(before[i])),
-                workspace=sum(requests(target, subgraph, op)),
+                workspace=sum(requests(target, k, subgraph, op)),
                 cost=macs(subgraph, op),
                 pure=pure(graph, subgraph, op),
                 effects=effects,

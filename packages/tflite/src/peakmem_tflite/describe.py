@@ -97,8 +97,8 @@ def _escape(character: str) -> str:
     return "".join(f"\\{byte:03o}" for byte in character.encode("utf-8", "backslashreplace"))
 
 
-def snippet(graph: Graph, name: str, head: int) -> str:
-    """C++ that states the arena and the operators of a file called ``name``, whose head takes ``head`` bytes.
+def snippet(graph: Graph, name: str, head: int, kernels: str) -> str:
+    """C++ that states the arena and the operators of a file called ``name``, whose head takes ``head`` bytes with those ``kernels``.
 
     The head is the file's own; the rest of the arena (tensor and node tables, kernels' data) depends on the device and
     is left to be read there.
@@ -108,7 +108,7 @@ def snippet(graph: Graph, name: str, head: int) -> str:
     known = [op for op, custom in used if not custom or op in _METHODS]
     unknown = [op for op, custom in used if custom and op not in _METHODS]
     lines = [
-        f"// {name}: the head of the arena takes {head} bytes with the portable reference kernels.",
+        f"// {name}: the head of the arena takes {head} bytes with {'the portable reference kernels' if kernels == 'reference' else 'the kernels of ' + kernels}.",
         "// The tail depends on the device: run once with a large arena, read arena_used_bytes(), and set kTail.",
         f"constexpr size_t kHead = {head};",
         "constexpr size_t kTail = 0;  // arena_used_bytes() - kHead, to be measured on the device",

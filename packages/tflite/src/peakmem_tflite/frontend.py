@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from peakmem.frontends import Frontend, Option, RuntimeStatus
 from peakmem.model import InputError, UsageError, did_you_mean
 
-from peakmem_tflite.settings import RUNTIMES, TARGETS, Settings, installed
+from peakmem_tflite.devicelog import DeviceLog
+from peakmem_tflite.settings import RUNTIMES, Settings, installed
+from peakmem_tflite.targets import TABLES, ScratchFile
 
 if TYPE_CHECKING:
     from peakmem_tflite.model import TfliteModel
@@ -23,9 +25,24 @@ class TfliteFrontend(Frontend):
         Option(
             "target",
             "choice",
-            "Kernels whose scratch buffers are charged; only the portable reference kernels are known so far.",
-            default="reference",
-            choices=TARGETS,
+            "Kernels of the board, whose scratch buffers are charged. Not given: the portable ones, and no file is written "
+            "that would be larger with others known.",
+            choices=tuple(TABLES),
+        ),
+        Option(
+            "scratch",
+            "text",
+            "Scratch by operator, as JSON (peakmem.scratch/1), for kernels that no table knows.",
+            metavar="FILE",
+        ),
+        Option(
+            "device-log",
+            "text",
+            "What a board printed while it planned; its scratch is charged, and verify compares its head with the prediction. "
+            "May be given several times.",
+            default=(),
+            multiple=True,
+            metavar="FILE",
         ),
         Option(
             "no-plan",
@@ -59,16 +76,21 @@ class TfliteFrontend(Frontend):
         from peakmem_tflite.model import TfliteModel
 
         settings = Settings(
-            target=options.get("target", "reference"),
+            target=options.get("target") or "reference",
+            named=options.get("target") is not None,
             no_plan=bool(options.get("no_plan", False)),
             runtime=options.get("runtime", "tflm"),
             steps=int(options.get("steps", 20)),
+            scratch=ScratchFile.parse(_text(options["scratch"]), str(options["scratch"])) if options.get("scratch") else None,
+            logs=tuple(DeviceLog.parse(_text(log), str(log)) for log in options.get("device_log", ())),
         )
+        if settings.named and settings.scratch:
+            raise UsageError("--target and --scratch both say what kernels ask for; give one of them")
         if settings.steps < 1:
             raise UsageError(f"--steps is {settings.steps}; give at least 1")
-        if settings.target not in TARGETS:
-            close = did_you_mean(settings.target, TARGETS)
-            raise UsageError(f"--target {settings.target!r} is unknown (known are {', '.join(TARGETS)}){close}")
+        if settings.target not in TABLES:
+            close = did_you_mean(settings.target, TABLES)
+            raise UsageError(f"--target {settings.target!r} is unknown (known are {', '.join(TABLES)}){close}")
         if settings.runtime not in RUNTIMES:
             close = did_you_mean(settings.runtime, RUNTIMES)
             raise UsageError(f"--runtime {settings.runtime!r} is unknown (known are {', '.join(RUNTIMES)}){close}")
@@ -81,6 +103,13 @@ class TfliteFrontend(Frontend):
     def runtimes(self) -> tuple[RuntimeStatus, ...]:
         """Installed interpreters by their distributions' versions; none is imported."""
         return tuple(RuntimeStatus(name, installed(name), line) for name, (_, line) in RUNTIMES.items())
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_bytes().decode("utf-8", "replace")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
 
 
 frontend = TfliteFrontend()

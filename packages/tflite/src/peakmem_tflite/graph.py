@@ -13,6 +13,15 @@ CONTROL_FLOW = frozenset({"IF", "WHILE", "CALL_ONCE"})
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """How a convolution moves over its input: steps and spread by width and height, and results for each input channel."""
+
+    stride: tuple[int, int]
+    dilation: tuple[int, int] = (1, 1)
+    multiplier: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Tensor:
     """One tensor.
 
@@ -30,6 +39,8 @@ class Tensor:
         Its data are in the file.
     variable : bool
         Its value lives on from one invocation to the next.
+    scales : int
+        Of its quantization: more than one where each channel has its own.
     """
 
     name: str
@@ -39,6 +50,7 @@ class Tensor:
     buffer: int
     constant: bool
     variable: bool
+    scales: int = 0
 
     @property
     def elements(self) -> int:
@@ -68,6 +80,8 @@ class Operator:
         For SVDF.
     detections : tuple of int or None
         Most detections and number of classes, for TFLite_Detection_PostProcess.
+    window : Window or None
+        Of convolutions.
     """
 
     op: str
@@ -80,6 +94,7 @@ class Operator:
     resource: tuple[str, str] | None = None
     rank: int = 1
     detections: tuple[int, int] | None = None
+    window: Window | None = None
 
 
 @dataclass(frozen=True)
@@ -142,7 +157,7 @@ class Graph:
 
     @cached_property
     def plan(self) -> tuple[int, ...] | None:
-        """Offsets of the offline plan in the file, for all tensors counted through; None without a plan.
+        """Offsets of the offline plan in the file, for all tensors counted through; None without a plan, or without offsets.
 
         TFLite Micro obeys the last entry of that name.
         """
@@ -152,7 +167,8 @@ class Graph:
         entry = found[-1]
         count = self.tensor_count
         data = self.data[entry.at : entry.at + entry.length]
-        return tuple(int.from_bytes(data[12 + 4 * i : 16 + 4 * i], "little", signed=True) for i in range(count))
+        offsets = tuple(int.from_bytes(data[12 + 4 * i : 16 + 4 * i], "little", signed=True) for i in range(count))
+        return offsets if set(offsets) - {-1} else None
 
     @cached_property
     def callers(self) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from peakmem.model import RuntimeFailed, RuntimeMissing
 from peakmem.system.process import run_child
 from peakmem.system.sizes import in_bytes
 
-from peakmem_tflite.arena import allocations, planned, planner_temp
+from peakmem_tflite.arena import allocations, head, planned, planner_temp, untouched
 from peakmem_tflite.enlarge import same_values
 from peakmem_tflite.graph import CONTROL_FLOW, Graph
 from peakmem_tflite.rewrite import with_plan
@@ -32,11 +32,10 @@ LIMIT = 300.0
 
 @dataclass(frozen=True)
 class Subject:
-    """A file to be run: what messages call it, what it holds, and the bytes of its head that were predicted."""
+    """A file to be run: what messages call it, and what it holds."""
 
     name: str
     graph: Graph
-    predicted: int
 
 
 @dataclass
@@ -65,7 +64,7 @@ class Run:
 
 
 def verify(before: Subject, after: Subject, settings: Settings, *, progress: Progress | None = None) -> Verification:
-    """Run two files on the interpreter of ``settings.runtime`` and compare.
+    """Run two files on the interpreter of ``settings.runtime`` and compare; what is predicted is for its portable kernels.
 
     TFLite Micro: head, tail and total as it records them, the smallest arena by bisection, every tensor of an
     interpreter that keeps them all apart, and the outputs of one that shares the arena as on a device, bit for bit over
@@ -82,7 +81,7 @@ def verify(before: Subject, after: Subject, settings: Settings, *, progress: Pro
     say: Progress = progress or (lambda _: None)
     say(f"running both models on {runtime}")
     run = _run(runtime, before, after, settings.steps)
-    predicted = before.predicted, after.predicted
+    predicted = [head(subject.graph, "reference", None, subject.graph.plan) for subject in (before, after)]
     if runtime != "tflm":
         return Verification(
             runtime=runtime,
@@ -146,7 +145,7 @@ def verify(before: Subject, after: Subject, settings: Settings, *, progress: Pro
 
 def heads(graphs: Sequence[Graph]) -> list[int]:
     """Heads of several files as TFLite Micro records them, in bytes; nothing is compared."""
-    run = _start("tflm", [Subject(f"model {i}", graph, 0) for i, graph in enumerate(graphs)], steps=0)
+    run = _start("tflm", [Subject(f"model {i}", graph) for i, graph in enumerate(graphs)], steps=0)
     return [int(row["head"]) for row in run.found]
 
 
@@ -224,7 +223,7 @@ def _job(graph: Graph, tensors: Sequence[Tensor]) -> dict[str, Any]:
         # Outputs of control flow and variables lie outside LiteRT's arena.
         "span": [] if any(c["op"] != "CALL_ONCE" for c in calls) else _in_arena(graph),
         "calls": calls,
-        "planner_temp": planner_temp(graph, allocations(graph, "reference")),
+        "planner_temp": planner_temp(graph, allocations(graph, "reference", None, graph.plan)),
         "after_planning": _after_planning(graph),
         "arena": ((64 << 20) + 4 * total + 4 * len(graph.data)) // 16 * 16,
     }
@@ -262,11 +261,12 @@ def _pairs(before: Graph, after: Graph) -> list[tuple[Tensor, Tensor]]:
     a, b = before.subgraphs[0].tensors, after.subgraphs[0].tensors
     if b[: len(a)] != a or any(x.tensors != y.tensors for x, y in zip(before.subgraphs[1:], after.subgraphs[1:])):
         return []
+    idle = {(k, t) for k, t, _ in untouched(before)}  # they hold what happened to lie there
     pairs = [
         ((k, t), (k, t))
         for k in sorted(_reached(before))
         for t, here in enumerate(planned(before.subgraphs[k]))
-        if here or before.subgraphs[k].tensors[t].variable
+        if (here or before.subgraphs[k].tensors[t].variable) and (k, t) not in idle
     ]
     if len(b) > len(a):
         origin = same_values(after)
@@ -362,7 +362,7 @@ def _first_difference(run: Run, part: str, labels: list[str], where: str) -> Non
 
 def _arena(graph: Graph, row: dict[str, Any]) -> dict[str, Any]:
     """Figures of one arena, JSON-ready, in bytes."""
-    buffers = allocations(graph, "reference")
+    buffers = allocations(graph, "reference", None, graph.plan)
     smallest = row["smallest"]["result"]
     operators = sum(len(s.operators) for s in graph.subgraphs)
     # Per tensor a TfLiteEvalTensor of two pointers and a type; per operator a node of seven pointers and an integer.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,19 +12,22 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from peakmem.frontends import Model, Progress, Structure, Verification
 from peakmem.model import Expansion, InputError, Orders, Program, Schedule
+from peakmem.ordering import order_program
 from peakmem.ordering.others import other_orders
 from peakmem.system.files import write_atomically
 from peakmem.system.sizes import in_bytes
 
-from peakmem_tflite import planning
-from peakmem_tflite.arena import allocations, head, simulate
+from peakmem_tflite import devices, planning
+from peakmem_tflite.arena import allocations, head, planned_variables, simulate, untouched
 from peakmem_tflite.build import Mapped, buffer_names, build, main_entry_bytes
 from peakmem_tflite.enlarge import enlarge
 from peakmem_tflite.graph import Graph
 from peakmem_tflite.reader import read
 from peakmem_tflite.rewrite import permute, unplannable, with_plan
+from peakmem_tflite.scratch import rounded
 from peakmem_tflite.settings import Settings
 from peakmem_tflite.static import check_enlarged, check_rewrite
+from peakmem_tflite.targets import Target, name_of
 
 if TYPE_CHECKING:
     from peakmem.ordering import Ordering
@@ -41,12 +45,15 @@ class TfliteModel(Model):
         Where it was read from.
     remarks : tuple of str
         Notes of the schedule, of a model that was planned while it was made.
+    inherited : Target or None
+        Kernels of the file that this one was made from.
     """
 
     graph: Graph
     settings: Settings = field(default_factory=Settings)
     file: Path | None = None
     remarks: tuple[str, ...] = ()
+    inherited: Target | None = None
 
     @classmethod
     def from_bytes(cls, data: bytes, *, path: Path | None = None, settings: Settings | None = None) -> TfliteModel:
@@ -75,9 +82,27 @@ class TfliteModel(Model):
         return self.graph.data
 
     @cached_property
+    def kernels(self) -> Target:
+        """Whose scratch is charged: that which was listed or named, else that which a device's log shows."""
+        if self.inherited is not None:
+            return self.inherited
+        if self.settings.scratch is not None:
+            return self.settings.scratch.listed(self.graph)
+        if self.settings.named or not self.settings.logs:
+            return self.settings.target
+        return self.settings.logs[0].target(self.graph)
+
+    @cached_property
+    def judged(self) -> Graph:
+        """The file as the runtime that it is for takes it: without its plan, where none is wanted."""
+        if not self.settings.no_plan or self.graph.plan is None:
+            return self.graph
+        return read(with_plan(self.graph, None), str(self.path or "model"))
+
+    @cached_property
     def mapped(self) -> Mapped:
         """The program and which subgraph each body is."""
-        return build(self.graph, self.settings.target, self.path.name if self.path else "")
+        return build(self.graph, self.kernels, self.path.name if self.path else "")
 
     @property
     def program(self) -> Program:
@@ -103,16 +128,20 @@ class TfliteModel(Model):
         entry = main_entry_bytes(self.graph)
         if entry > self.program.entry_bytes:
             result.append(f"no order needs less than {in_bytes(entry)}: inputs that nothing reads are resident at the entry")
+        idle = max((rounded(t.size) for _, _, t in untouched(self.graph)), default=0)
+        if idle:
+            result.append(f"tensors that no operator touches take {in_bytes(idle)} or more of the arena; leave them out when converting")
+        result += devices.kernel_notes(self.judged, self.kernels, self.settings, self.predicted_bytes)
         return tuple(result)
 
     @cached_property
     def predicted_bytes(self) -> int:
-        return head(self.graph, self.settings.target, None, self.graph.plan)
+        return head(self.judged, self.kernels, None, self.judged.plan)
 
     def arena(self) -> list[tuple[Literal["buffer", "workspace"], str, int, int]]:
         """Where the interpreter puts the main subgraph's tensors and scratch buffers; see `peakmem.frontends.Model`."""
-        buffers = allocations(self.graph, self.settings.target)
-        _, offsets = simulate(buffers, self.graph.plan)
+        buffers = allocations(self.graph, self.kernels, None, self.judged.plan)
+        _, offsets = simulate(buffers, self.judged.plan)
         names = buffer_names(self.graph, 0)
         return [
             ("buffer", names[b.tensor], at, b.size) if b.tensor >= 0 else ("workspace", self.program.statements[b.operator].name, at, b.size)
@@ -137,25 +166,41 @@ class TfliteModel(Model):
 
     def _planned(self, orders: Orders, bound: int, deadline: float | None = None) -> Schedule:
         """The best schedule at or near ``orders``; no order has a lower live peak than ``bound`` bytes."""
+        same = Schedule(self.given, {} if self.judged is not self.graph else None)
         if self._shared:
-            return Schedule(self.given)
+            return same
+        if self.judged.plan is not None and planned_variables(self.graph):
+            return Schedule(self.given, notes=("the plan in the file places variable tensors, so it is left as it is; --no-plan drops it",))
         wanted = {path: tuple(order) for path, order in orders.items()}
-        args = (self.graph, self.mapped, self.settings.target, self.given, wanted)
         reason = "" if self.settings.no_plan else unplannable(self.graph)
-        notes = (f"no plan was made: {reason}",) if reason else ()
-        if self.settings.no_plan or reason:
-            floor = max(bound, main_entry_bytes(self.graph))
-            outcome = planning.without_plan(*args, floor, deadline)
+        notes: tuple[str, ...] = (f"no plan was made: {reason}",) if reason else ()
+
+        def planned(kernels: Target, near: devices.Near = "best") -> planning.Outcome:
+            mapped, at, floor = self.mapped, self.given if near == "given" else wanted, bound
+            if kernels != self.kernels:
+                mapped, floor = build(self.graph, kernels), 0
+            if near == "own":
+                left = None if deadline is None else max(0.1, deadline - time.monotonic())
+                at = {path: tuple(order) for path, order in order_program(mapped.program, time_limit=left).orders.items()}
+            args = (self.graph, mapped, kernels, self.given, at)
+            if self.settings.no_plan or reason:
+                return planning.without_plan(*args, max(floor, main_entry_bytes(self.graph)), deadline)
+            return planning.with_plan(*args, other_orders(mapped.program, at), deadline)
+
+        outcome: planning.Outcome | None
+        if self.kernels == "reference" and not self.settings.named:
+            outcome, said = devices.never_worse(self.judged, self.mapped, planned, self.predicted_bytes)
+            notes += said
         else:
-            outcome = planning.with_plan(*args, other_orders(self.program, wanted), deadline)
-        if outcome.head >= self.predicted_bytes:
-            return Schedule(self.given, notes=notes)
+            outcome = planned(self.kernels)
+        if outcome is None or outcome.head >= self.predicted_bytes:
+            return replace(same, notes=notes)
         return self.named(outcome, notes)
 
     def named(self, outcome: planning.Outcome, notes: tuple[str, ...] = ()) -> Schedule:
-        """An outcome of planning as a schedule, which knows buffers by their names."""
+        """An outcome of planning as a schedule, which knows buffers by their names; no names drop a plan in the file."""
         if outcome.offsets is None:
-            return Schedule(outcome.orders, notes=notes)
+            return Schedule(outcome.orders, {} if self.graph.plan is not None else None, notes=notes)
         offsets = {
             name: outcome.offsets[base + t]
             for k, base in enumerate(self.graph.bases)
@@ -188,15 +233,18 @@ class TfliteModel(Model):
         data = permute(self.graph, orders)
         # A plan that was in the file was made for another order: it is replaced or dropped.
         data = with_plan(replace(self.graph, data=data), self._offsets(schedule.offsets))
-        graph = check_rewrite(self.graph, data, orders, self.settings.target)
-        return TfliteModel(graph, self.settings, None)
+        return self._made(check_rewrite(self.graph, data, orders, self.kernels))
+
+    def _made(self, graph: Graph) -> TfliteModel:
+        """What was made from this file."""
+        return TfliteModel(graph, self.settings, inherited=self.kernels)
 
     def enlarged(self, expansion: Expansion) -> TfliteModel:
         """The file with the copies of an expansion, its operators in the order of the enlarged program, no plan."""
         if self._shared:
             raise InputError("a subgraph runs from several places; nothing can be recomputed in such a model")
         data = enlarge(self.graph, self.program, expansion)
-        result = TfliteModel(check_enlarged(self.graph, data, expansion.statement_of), self.settings, None)
+        result = self._made(check_enlarged(self.graph, data, expansion.statement_of))
         wanted, made = expansion.program, result.program
         for which in (lambda p: [(b.size, b.kind, b.pinned) for b in p.buffers],
                       lambda p: [(s.op, s.reads, s.writes, s.workspace) for s in p.statements]):  # fmt: skip
@@ -205,7 +253,7 @@ class TfliteModel(Model):
         return result
 
     def _offsets(self, named: Mapping[str, int] | None) -> list[int] | None:
-        if named is None:
+        if not named:
             return None
         unknown = dict(named)
         result = [-1] * self.graph.tensor_count
@@ -225,14 +273,33 @@ class TfliteModel(Model):
         return compare_graphs(self.graph, self.same_kind(other).graph)
 
     def verify(self, other: Model, *, progress: Progress | None = None) -> Verification:
-        """Run both on the chosen interpreter, in child processes; see `peakmem_tflite.measure`."""
+        """Run both on the chosen interpreter, in child processes; see `peakmem_tflite.measure`.
+
+        The interpreter has the portable kernels. Where others are charged the head is that of a device: predicted, and
+        compared with what a device's log says of either file.
+        """
         from peakmem_tflite.measure import Subject, verify
 
-        subjects = [
-            Subject(str(model.path or name), model.graph, model.predicted_bytes)
-            for model, name in ((self, "the given model"), (self.same_kind(other), "the rewritten model"))
-        ]
-        return verify(subjects[0], subjects[1], self.settings, progress=progress)
+        other = self.same_kind(other)
+        found = verify(
+            Subject(str(self.path or "the given model"), self.judged),
+            Subject(str(other.path or "the rewritten model"), other.judged),
+            self.settings,
+            progress=progress,
+        )
+        kernels = self._shared_kernels(other)
+        return devices.on_device(found, (self.judged, other.judged), kernels, self.settings.logs)
+
+    def _shared_kernels(self, other: TfliteModel) -> Target:
+        """Kernels that both files are to be judged by: a log may be of either."""
+        try:
+            return self.kernels
+        except InputError:
+            try:
+                return other.kernels
+            except InputError:
+                pass
+            raise
 
     def extras(self, other: Model, verification: Verification | None) -> dict[str, Any]:
         """Which operators moved, and the measured arenas."""
@@ -240,7 +307,8 @@ class TfliteModel(Model):
 
         other = self.same_kind(other)
         return {
-            "target": self.settings.target,
+            "target": name_of(self.kernels),
+            "devices": devices.table(self.judged, other.judged),
             "planned": other.graph.plan is not None,
             "moved": moved(self.graph, other.graph),
             **(verification.details if verification is not None else {}),
@@ -250,4 +318,4 @@ class TfliteModel(Model):
         """C++ for a device: the arena's size and the operators the resolver must hold."""
         from peakmem_tflite.describe import snippet
 
-        return snippet(self.graph, self.path.stem if self.path else "model", self.predicted_bytes)
+        return snippet(self.graph, self.path.stem if self.path else "model", self.predicted_bytes, name_of(self.kernels))

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from peakmem.arena import Item, liveness_peak, plan
 from peakmem.model import Program, scheduled_timeline
 
-from peakmem_tflite.arena import Allocation, allocations, simulate
+from peakmem_tflite.arena import Allocation, allocations, simulate, untouched
 from peakmem_tflite.build import Mapped
 from peakmem_tflite.graph import Graph
-from peakmem_tflite.scratch import ALIGNMENT
+from peakmem_tflite.scratch import ALIGNMENT, rounded
+from peakmem_tflite.targets import Target
 
 Orders = Mapping[str, tuple[int, ...]]
 
@@ -39,7 +40,7 @@ def by_subgraph(mapped: Mapped, orders: Orders) -> dict[int, tuple[int, ...]]:
     return {mapped.subgraph_of[path]: tuple(order) for path, order in orders.items() if path in mapped.subgraph_of}
 
 
-def greedy_head(graph: Graph, mapped: Mapped, target: str, orders: Orders) -> int:
+def greedy_head(graph: Graph, mapped: Mapped, target: Target, orders: Orders) -> int:
     """Head of the arena without a plan."""
     return simulate(allocations(graph, target, by_subgraph(mapped, orders)))[0]
 
@@ -47,7 +48,7 @@ def greedy_head(graph: Graph, mapped: Mapped, target: str, orders: Orders) -> in
 def place(
     graph: Graph,
     mapped: Mapped,
-    target: str,
+    target: Target,
     orders: Orders,
     deadline: float | None = None,
     effort: float = 2.0,
@@ -55,13 +56,15 @@ def place(
     """Offsets for given orders.
 
     Where the interpreter's own planner already reaches the liveness peak no plan is made. Otherwise tensors are placed
-    by `peakmem.arena.plan`. Scratch cannot be planned, the interpreter puts it into the first gap that holds it; so
+    by `peakmem.arena.plan`, and those that nothing touches at the start of the arena. Scratch cannot be planned, the interpreter puts it into the first gap that holds it; so
     the scratch of an operator is placed as one block, and whatever gap each request is put into, all of it fits below
     the block's end. If that costs bytes, requests are placed one by one and the simulated head decides.
     """
-    buffers = allocations(graph, target, by_subgraph(mapped, orders))
-    peak = liveness_peak(_items(buffers))
-    size, _ = simulate(buffers)
+    every = allocations(graph, target, by_subgraph(mapped, orders))
+    buffers = [b for b in every if b.first >= 0]
+    idle = [b for b in every if b.first < 0]  # nobody touches them, so they may all lie at the start
+    peak = max(liveness_peak(_items(buffers)), max((b.size for b in idle), default=0))
+    size, _ = simulate(every)
     best = Outcome(dict(orders), None, size, size == peak)
     if size == peak:
         return best
@@ -69,11 +72,14 @@ def place(
         items, owners = _blocks(buffers) if blocks else (_items(buffers), [[i] for i in range(len(buffers))])
         placement = plan(items, alignment=ALIGNMENT, deadline=deadline, effort=effort)
         offsets = [-1] * graph.tensor_count
+        for b in idle:
+            if b.tensor >= 0:
+                offsets[b.tensor] = 0
         for owned, at in zip(owners, placement.offsets):
             b = buffers[owned[0]]
-            if b.tensor >= 0 and b.first >= 0:
+            if b.tensor >= 0:
                 offsets[b.tensor] = at
-        reached, _ = simulate(buffers, offsets)
+        reached, _ = simulate(every, offsets)
         if reached < best.head and reached < LARGEST_ARENA:
             best = Outcome(dict(orders), tuple(offsets), reached, reached == placement.lower_bound)
         if best.head == peak or len(items) == len(buffers):
@@ -101,7 +107,7 @@ def _blocks(buffers: Sequence[Allocation]) -> tuple[list[Item], list[list[int]]]
 def with_plan(
     graph: Graph,
     mapped: Mapped,
-    target: str,
+    target: Target,
     given: Orders,
     wanted: Orders,
     others: Iterable[tuple[int, ...]],
@@ -114,7 +120,7 @@ def with_plan(
     """
     program = mapped.program
     best = place(graph, mapped, target, wanted, deadline)
-    goal = scheduled_timeline(program, wanted).peak
+    goal = max(scheduled_timeline(program, wanted).peak, max((rounded(t.size) for _, _, t in untouched(graph)), default=0))
     if best.head <= goal:
         return best
     tries = max(2, min(200, _WORK // 20 // max(1, len(program)) ** 2))
@@ -157,7 +163,7 @@ def _candidates(
 
 
 def without_plan(
-    graph: Graph, mapped: Mapped, target: str, given: Orders, wanted: Orders, floor: int, deadline: float | None
+    graph: Graph, mapped: Mapped, target: Target, given: Orders, wanted: Orders, floor: int, deadline: float | None
 ) -> Outcome:
     """An order whose arena is small when the interpreter's greedy planner places everything.
 

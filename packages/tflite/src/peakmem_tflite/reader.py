@@ -9,7 +9,8 @@ from itertools import pairwise
 from peakmem.model import InputError
 
 from peakmem_tflite.flatbuffer import IDENTIFIER, Flat, Table
-from peakmem_tflite.graph import CONTROL_FLOW, PLAN_NAME, Graph, Metadata, Operator, Subgraph, Tensor
+from peakmem_tflite.graph import CONTROL_FLOW, PLAN_NAME, Graph, Metadata, Operator, Subgraph, Tensor, Window
+from peakmem_tflite.soundness import check_not_compiled, check_sound
 
 BYTES = {
     "FLOAT32": 4, "FLOAT16": 2, "INT32": 4, "UINT8": 1, "INT64": 8, "BOOL": 1, "INT16": 2, "COMPLEX64": 8, "INT8": 1,
@@ -21,6 +22,12 @@ BYTES = {
 _CALLEE_SLOTS = {"IF": (92, (0, 1)), "WHILE": (93, (0, 1)), "CALL_ONCE": (103, (0,))}
 _VAR_HANDLE_OPTIONS = 111
 _SVDF_OPTIONS = 9
+# operator -> its options type, slots of the strides (width first) and of the dilations, slot of the multiplier
+_WINDOWS: dict[str, tuple[int, tuple[int, int], tuple[int, int] | None, int | None]] = {
+    "CONV_2D": (1, (1, 2), (4, 5), None),
+    "DEPTHWISE_CONV_2D": (2, (1, 2), (5, 6), 3),
+    "TRANSPOSE_CONV": (49, (1, 2), None, None),
+}
 _CUSTOM = 32
 _PLACEHOLDER = 127
 
@@ -90,6 +97,7 @@ def _model(flat: Flat) -> Graph:
         metadata.append(Metadata(table.text(0, table.what), buffer, *buffers[buffer]))
     graph = Graph(flat.data, subgraphs, tuple(metadata), tuple(sorted(set(external))))
     _check_plan(flat, graph)
+    check_sound(graph, where)
     return graph
 
 
@@ -165,8 +173,10 @@ def _subgraph(
                 resource,
                 max(1, rank),
                 _detections(row) if op == "TFLite_Detection_PostProcess" else None,
+                _window(op, options_type, options) if op in _WINDOWS and options else None,
             )
         )
+        check_not_compiled(operators[-1], flat.where, f"{place}, operator {len(operators) - 1}")
     result = Subgraph(
         table.text(4, place),
         tensors,
@@ -177,6 +187,15 @@ def _subgraph(
     )
     _check_order(flat.where, place, result)
     return result
+
+
+def _window(op: str, options_type: int, options: Table) -> Window | None:
+    wanted, strides, dilations, multiplier = _WINDOWS[op]
+    if options_type != wanted:
+        return None
+    width, height = (options.scalar(slot, "i") for slot in strides)
+    spread = tuple(options.scalar(slot, "i", 1) for slot in dilations) if dilations else (1, 1)
+    return Window((width, height), (spread[0], spread[1]), options.scalar(multiplier, "i") if multiplier else 1)
 
 
 def _detections(row: Table) -> tuple[int, int] | None:
@@ -218,7 +237,15 @@ def _tensor(flat: Flat, table: Table, buffers: list[tuple[int, int]]) -> Tensor:
         size *= extent
         if size >= 2**63:
             raise flat.fail(f"{table.what} ({name!r}): shape {list(shape)} takes 2^63 bytes or more")
-    return Tensor(name, shape, kind, size, buffer, constant, bool(table.scalar(5, "B")))
+    stored = -(-size // 2) if kind == "INT4" else size
+    if constant and kind in BYTES and buffers[buffer][1] < stored and not table.position(6):  # 6: sparse, which stores less
+        raise InputError(
+            f"{flat.where}: {table.what} ({name!r}) holds {buffers[buffer][1]} bytes of the {stored} that its shape "
+            f"{list(shape)} needs; the file is damaged, convert the model anew"
+        )
+    quantization = table.sub(4, f"{table.what}, quantization")
+    scales = quantization.vector(2, 4, quantization.what)[1] if quantization else 0
+    return Tensor(name, shape, kind, size, buffer, constant, bool(table.scalar(5, "B")), scales)
 
 
 def _check_order(where: str, place: str, subgraph: Subgraph) -> None:

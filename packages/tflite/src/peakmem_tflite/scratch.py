@@ -1,16 +1,17 @@
 """Scratch buffers that kernels request from the arena, by target.
 
 A kernel asks for scratch while it prepares; TFLite Micro places it among the tensors, for the time of that operator
-only. What is asked for depends on the kernels linked into the device, so there is a table per target: ``reference``
-are the portable kernels (also those of the Python interpreter, where the figures are measured). Device kernels
-(CMSIS-NN, ESP-NN) ask for more, for convolutions above all; their tables are to be added to `TABLES`.
+only. What is asked for depends on the kernels linked into the device. Here stand those of the portable kernels (also
+those of the Python interpreter, where figures are measured) and what tables of others share; all of them are listed in
+`peakmem_tflite.targets`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from peakmem_tflite.graph import Operator, Subgraph, Tensor
+from peakmem_tflite.graph import Operator, Tensor
 
 Inputs = list[Tensor | None]
 """Inputs of an operator, None where omitted."""
@@ -25,12 +26,16 @@ ALIGNMENT = 16
 """Every tensor and every request is rounded up to this many bytes."""
 
 
+def rounded_to(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
+
+
 def rounded(size: int) -> int:
     """Size as the arena charges it."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
+    return rounded_to(size, ALIGNMENT)
 
 
-def _at(inputs: Inputs, i: int) -> Tensor:
+def at(inputs: Inputs, i: int) -> Tensor:
     """An input that the kernel needs; `LookupError` where it is omitted."""
     tensor = inputs[i]
     if tensor is None:
@@ -38,20 +43,59 @@ def _at(inputs: Inputs, i: int) -> Tensor:
     return tensor
 
 
+@dataclass(frozen=True)
+class Conv:
+    """Sizes of a convolution, width before height."""
+
+    input: tuple[int, int]
+    channels: int
+    filter: tuple[int, int]
+    filter_channels: int
+    output: tuple[int, int]
+    results: int
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    padding: tuple[int, int]
+    multiplier: int
+
+    @property
+    def window(self) -> int:
+        """Elements of the filter for one channel."""
+        return self.filter[0] * self.filter[1]
+
+
+def conv(op: Operator, inputs: Inputs, outputs: list[Tensor]) -> Conv:
+    """Sizes of CONV_2D and DEPTHWISE_CONV_2D; `LookupError` where they are not what the kernel expects.
+
+    The padding before the first row and column is TFLite Micro's (``ComputePaddingHeightWidth``).
+    """
+    x, w, y = at(inputs, 0).shape, at(inputs, 1).shape, outputs[0].shape
+    if op.window is None or not len(x) == len(w) == len(y) == 4:
+        raise LookupError("shapes")
+    padding = [
+        max(0, (y[d] - 1) * stride + (w[d] - 1) * dilation + 1 - x[d]) // 2
+        for d, stride, dilation in zip((2, 1), op.window.stride, op.window.dilation)
+    ]
+    return Conv(
+        (x[2], x[1]), x[3], (w[2], w[1]), w[3], (y[2], y[1]), y[3], op.window.stride, op.window.dilation,
+        (padding[0], padding[1]), op.window.multiplier,
+    )  # fmt: skip
+
+
 def _reduce(op: Operator, inputs: Inputs, outputs: list[Tensor]) -> list[int]:
     """An index over the input's dimensions, and the axes."""
-    return [4 * len(_at(inputs, 0).shape), 4 * _at(inputs, 1).elements]
+    return [4 * len(at(inputs, 0).shape), 4 * at(inputs, 1).elements]
 
 
 def _mean_or_sum(op: Operator, inputs: Inputs, outputs: list[Tensor]) -> list[int]:
     """Sums of 32 bits where the input is quantized, then as for every reduction."""
-    sums = [4 * outputs[0].elements] if _at(inputs, 0).type in ("INT8", "INT16") else []
+    sums = [4 * outputs[0].elements] if at(inputs, 0).type in ("INT8", "INT16") else []
     return sums + _reduce(op, inputs, outputs)
 
 
-def _transpose_conv(op: Operator, inputs: Inputs, outputs: list[Tensor]) -> list[int]:
+def transpose_conv(op: Operator, inputs: Inputs, outputs: list[Tensor]) -> list[int]:
     """Sums of 32 or 64 bits, and a 16-bit bias widened."""
-    kind = _at(inputs, 2).type
+    kind = at(inputs, 2).type
     if kind == "INT8":
         return [4 * outputs[0].elements]
     if kind == "INT16":
@@ -61,14 +105,14 @@ def _transpose_conv(op: Operator, inputs: Inputs, outputs: list[Tensor]) -> list
 
 
 def _svdf(op: Operator, inputs: Inputs, outputs: list[Tensor]) -> list[int]:
-    source = _at(inputs, 0)
-    filters = source.shape[0] * _at(inputs, 1).shape[0]
+    source = at(inputs, 0)
+    filters = source.shape[0] * at(inputs, 1).shape[0]
     return [4 * filters, 4 * (filters // op.rank)] if source.type == "INT8" else [4 * filters]
 
 
 def _lstm(op: Operator, inputs: Inputs, outputs: list[Tensor]) -> list[int]:
     """The four gates, each as large as the cell state."""
-    return [_at(inputs, 19).size] * 4
+    return [at(inputs, 19).size] * 4
 
 
 def _add_n(op: Operator, inputs: Inputs, outputs: list[Tensor]) -> list[int]:
@@ -76,12 +120,12 @@ def _add_n(op: Operator, inputs: Inputs, outputs: list[Tensor]) -> list[int]:
 
 
 def _mirror_pad(op: Operator, inputs: Inputs, outputs: list[Tensor]) -> list[int]:
-    return [4 * len(_at(inputs, 0).shape)] * 2
+    return [4 * len(at(inputs, 0).shape)] * 2
 
 
-def _packed_weights(op: Operator, inputs: Inputs, outputs: list[Tensor]) -> list[int]:
+def packed_weights(op: Operator, inputs: Inputs, outputs: list[Tensor]) -> list[int]:
     """4-bit weights are unpacked to a byte each."""
-    weights = _at(inputs, 1)
+    weights = at(inputs, 1)
     return [weights.elements] if weights.type == "INT4" else []
 
 
@@ -94,8 +138,8 @@ def _rfft(op: Operator, inputs: Inputs, outputs: list[Tensor]) -> list[int]:
 def _detection(op: Operator, inputs: Inputs, outputs: list[Tensor]) -> list[int]:
     if op.detections is None:
         raise LookupError("settings")
-    boxes, (most, classes) = _at(inputs, 0).shape[1], op.detections
-    scores = _at(inputs, 1).shape[1] * _at(inputs, 1).shape[2]
+    boxes, (most, classes) = at(inputs, 0).shape[1], op.detections
+    scores = at(inputs, 1).shape[1] * at(inputs, 1).shape[2]
     kept = 4 * most * boxes
     return [
         boxes, 16 * boxes, 4 * scores, 4 * boxes, 4 * boxes, kept, kept, 4 * boxes, kept,
@@ -109,30 +153,14 @@ REFERENCE: Mapping[str, Rule] = {
     "REDUCE_MAX": _reduce,
     "REDUCE_MIN": _reduce,
     "REDUCE_ALL": _reduce,
-    "TRANSPOSE_CONV": _transpose_conv,
+    "TRANSPOSE_CONV": transpose_conv,
     "SVDF": _svdf,
     "UNIDIRECTIONAL_SEQUENCE_LSTM": _lstm,
     "ADD_N": _add_n,
     "MIRROR_PAD": _mirror_pad,
-    "CONV_2D": _packed_weights,
-    "DEPTHWISE_CONV_2D": _packed_weights,
-    "FULLY_CONNECTED": _packed_weights,
+    "CONV_2D": packed_weights,
+    "DEPTHWISE_CONV_2D": packed_weights,
+    "FULLY_CONNECTED": packed_weights,
     "SignalRfft": _rfft,
     "TFLite_Detection_PostProcess": _detection,
 }
-
-TABLES: Mapping[str, Mapping[str, Rule]] = {"reference": REFERENCE}
-
-def requests(target: str, subgraph: Subgraph, op: Operator) -> tuple[int, ...]:
-    """Bytes of each scratch request of one operator, rounded, in the order in which the kernel asks.
-
-    An operator whose inputs are not what its kernel expects gets none: the kernel refuses to prepare it.
-    """
-    rule = TABLES[target].get(op.op)
-    if rule is None:
-        return ()
-    inputs = [subgraph.tensors[t] if t >= 0 else None for t in op.inputs]
-    try:
-        return tuple(rounded(size) for size in rule(op, inputs, [subgraph.tensors[t] for t in op.outputs]))
-    except LookupError:
-        return ()

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from peakmem_tflite.devicelog import DeviceLog
+from peakmem_tflite.targets import ScratchFile
+
 RUNTIMES = {
     "tflm": ("tflite-micro", "pip install 'peakmem-tflite[tflm]'"),
     "tflite-runtime": ("tflite-runtime", "pip install 'peakmem-tflite[tflite-runtime]'"),
@@ -12,18 +15,30 @@ RUNTIMES = {
 }
 """Runtime -> distribution that carries it, and the line that installs it."""
 
-TARGETS = ("reference",)
-"""Kernels whose scratch buffers are known; see `peakmem_tflite.scratch`."""
-
 
 @dataclass(frozen=True)
 class Settings:
-    """Options of the frontend; see `peakmem_tflite.frontend.TfliteFrontend.options`."""
+    """Options of the frontend; see `peakmem_tflite.frontend.TfliteFrontend.options`.
+
+    Attributes
+    ----------
+    target : str
+        Kernels whose scratch is charged.
+    named : bool
+        The caller named them, so nothing is asked about other kernels.
+    scratch : ScratchFile or None
+        Scratch by operator instead.
+    logs : tuple of DeviceLog
+        What devices printed.
+    """
 
     target: str = "reference"
     no_plan: bool = False
     runtime: str = "tflm"
     steps: int = 20
+    named: bool = False
+    scratch: ScratchFile | None = None
+    logs: tuple[DeviceLog, ...] = ()
 
 
 def installed(runtime: str) -> str | None:

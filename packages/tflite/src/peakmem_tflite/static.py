@@ -20,9 +20,10 @@ from peakmem_tflite.graph import CONTROL_FLOW, PLAN_NAME, Graph
 from peakmem_tflite.prefix import UNIT, moved
 from peakmem_tflite.reader import read
 from peakmem_tflite.scratch import ALIGNMENT
+from peakmem_tflite.targets import Target
 
 
-def check_rewrite(old: Graph, data: bytes, orders: Mapping[int, Sequence[int]], target: str) -> Graph:
+def check_rewrite(old: Graph, data: bytes, orders: Mapping[int, Sequence[int]], target: Target) -> Graph:
     """Read ``data`` and make sure that it is ``old`` with its operators in ``orders`` and a sound plan, if any.
 
     Checked are: the same tensors, signatures, operators and metadata; every order a permutation that keeps each pair
@@ -188,9 +189,9 @@ def _order(old: Graph, k: int, order: Sequence[int]) -> None:
                 last_write.setdefault(key, []).append(i)
 
 
-def _placement(new: Graph, target: str) -> None:
+def _placement(new: Graph, target: Target) -> None:
     """Walk the execution step by step, note what each step needs resident, and compare the places pair by pair."""
-    buffers = allocations(new, target)
+    buffers = allocations(new, target, None, new.plan)
     size, offsets = simulate(buffers, new.plan)
     index = {b.tensor: i for i, b in enumerate(buffers) if b.tensor >= 0}
     scratch: dict[tuple[int, int], list[int]] = {}
@@ -226,7 +227,10 @@ def _placement(new: Graph, target: str) -> None:
             tensor(t, step if t in subgraph.producer else entry, step)
         return step
 
-    walk(0, 0)
+    end = walk(0, 0)
+    for t, tensor in enumerate(t for s in new.subgraphs for t in s.tensors):
+        if tensor.variable and t in index:  # it lives on
+            need(index[t], 0, end)
     resident = sorted(spans, key=lambda i: offsets[i])
     for i in resident:
         if offsets[i] < 0 or offsets[i] % ALIGNMENT or offsets[i] + buffers[i].size > size:

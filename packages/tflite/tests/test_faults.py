@@ -1,0 +1,203 @@
+"""Files that were once misjudged, small ones of each kind and the ones found: plans in the file, idle tensors, what cannot run."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+
+import pytest
+from peakmem.model import InputError
+from peakmem.ordering import order_program
+from peakmem_tflite.arena import head
+from peakmem_tflite.model import TfliteModel
+from peakmem_tflite.reader import read
+from peakmem_tflite.rewrite import with_plan
+from peakmem_tflite.settings import Settings
+
+
+def load(data, **settings):
+    return TfliteModel.from_bytes(data, settings=Settings(steps=3, **settings))
+
+
+def optimized(model):
+    return model.apply(model.schedule(order_program(model.program)))
+
+
+def wasteful(tiny):
+    """A plan that puts every tensor behind the others."""
+    graph = read(tiny.encode(tiny.diamond()))
+    return with_plan(graph, [1024 * t for t in range(graph.tensor_count)])
+
+
+def test_a_wasteful_plan_in_the_file_is_not_kept(tiny):
+    """Even where the order given is already the best and the interpreter needs no plan for it."""
+    best = optimized(load(tiny.encode(tiny.diamond())))
+    graph = read(with_plan(best.graph, None))
+    spread = load(with_plan(graph, [4096 * t for t in range(graph.tensor_count)]))
+    assert spread.predicted_bytes > 10 * best.predicted_bytes
+    other = optimized(spread)
+    assert other.predicted_bytes == best.predicted_bytes
+    assert other.graph.subgraphs[0].operators == best.graph.subgraphs[0].operators
+    # Where nothing can be gained the plan stays, byte for byte.
+    assert optimized(other).data == other.data
+
+
+def test_without_a_plan_means_that_none_stays(tiny, tflm):
+    """Not even where no operator moves; and the file given is judged as a runtime takes it that ignores plans."""
+    model = load(wasteful(tiny), no_plan=True)
+    assert model.graph.plan is not None
+    assert model.predicted_bytes == head(model.graph, "reference")
+    other = optimized(model)
+    assert other.graph.plan is None
+    assert other.predicted_bytes <= model.predicted_bytes
+    found = model.verify(other)
+    assert found.failures == ()
+    assert found.as_predicted
+    same = load(with_plan(other.graph, [0] * other.graph.tensor_count), no_plan=True)
+    assert optimized(same).graph.plan is None
+    assert optimized(same).graph.subgraphs[0].operators == other.graph.subgraphs[0].operators
+
+
+def stateful(tiny):
+    """A layer with a state in a variable tensor, and scratch beside it."""
+    T, Op = tiny.T, tiny.Op
+    tensors = [
+        T((1, 8), "INT8", name="x"), T((4, 8), "INT8", [[1] * 8] * 4, name="features"), T((4, 3), "INT8", [[1] * 3] * 4, name="times"),
+        T((4,), "INT32", [0] * 4, name="bias"), T((1, 12), "INT8", variable=True, name="state"), T((1, 4), "INT8", name="y"),
+    ]  # fmt: skip
+    return tiny.encode(tiny.File([tiny.Sub(tensors, [Op("SVDF", (0, 1, 2, 3, 4), (5,))], (0,), (5,))]))
+
+
+def test_a_plan_that_places_variables_is_predicted_and_left_alone(tiny, tflm):
+    """They then lie in the head, for all the time, and scratch goes around them."""
+    plain = load(stateful(tiny))
+    planned = load(with_plan(plain.graph, [0, -1, -1, -1, 32, 64]))
+    found = plain.verify(planned)
+    assert found.failures == ()
+    assert found.as_predicted
+    assert found.optimized_bytes > found.baseline_bytes
+    schedule = planned.schedule(order_program(planned.program))
+    assert "places variable tensors" in schedule.notes[0]
+    assert planned.apply(schedule).data == planned.data
+    assert optimized(load(planned.data, no_plan=True)).predicted_bytes == plain.predicted_bytes
+
+
+def idle(tiny):
+    file = tiny.diamond()
+    file.subgraphs[0].tensors += [tiny.T((1, 300), name="left over"), tiny.T((1, 200)), tiny.T((1, 100))]
+    return tiny.encode(file)
+
+
+def test_tensors_that_nothing_touches_share_one_place(tiny, tflm):
+    """The interpreter allocates all of them at once; a plan lays them over each other and over whatever comes later."""
+    model = load(idle(tiny))
+    clean = optimized(load(tiny.encode(tiny.diamond())))
+    assert model.predicted_bytes >= 4 * (300 + 200 + 100)
+    assert "tensors that no operator touches take 1,200 B" in model.notes[0]
+    other = optimized(model)
+    assert other.predicted_bytes == max(1200, clean.predicted_bytes)
+    found = model.verify(other)
+    assert found.failures == ()
+    assert found.as_predicted
+    assert found.bitwise_identical
+
+
+def unfit(tiny, op, shapes, data=(), **more):
+    T = tiny.T
+    tensors = [T(shape, "INT8", [0] * prod(shape) if i in data else None) for i, shape in enumerate(shapes)]
+    operator = tiny.Op(op, tuple(range(len(shapes) - 1)), (len(shapes) - 1,), **more)
+    return tiny.encode(tiny.File([tiny.Sub(tensors, [operator], (0,), (len(shapes) - 1,))]))
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "message"),
+    [
+        ("DEPTHWISE_CONV_2D", [(1, 5, 5, 1), (1, 3, 3, 8), (1, 3, 3, 4)], "gives 4 channels with a filter of 8"),
+        ("CONV_2D", [(1, 5, 5, 2), (4, 3, 3, 2), (1, 3, 3, 5)], "gives 5 channels with 4 filters"),
+        ("CONV_2D", [(1, 5, 5, 3), (4, 3, 3, 2), (1, 3, 3, 4)], "reads 3 channels with a filter of 2"),
+        ("AVERAGE_POOL_2D", [(1, 4, 4, 4), (1, 2, 2, 8)], "pools 4 channels into 8"),
+        ("FULLY_CONNECTED", [(1, 8), (4, 8), (1, 5)], "gives 5 elements from 8 with weights of 4 x 8"),
+    ],
+)
+def test_channels_that_do_not_fit_are_refused(tiny, op, shapes, message):
+    with pytest.raises(InputError, match=rf"operator 0 \({op}\) {message}; kernels would read or write past"):
+        read(unfit(tiny, op, shapes, data=(1,) if len(shapes) > 2 else ()))
+
+
+def test_channels_that_fit_are_read(tiny):
+    read(unfit(tiny, "CONV_2D", [(1, 5, 5, 4), (4, 3, 3, 2), (1, 3, 3, 4)], data=(1,)))  # in two groups
+    read(unfit(tiny, "FULLY_CONNECTED", [(2, 3, 8), (4, 8), (6, 4)], data=(1,)))
+
+
+def test_a_constant_shorter_than_its_shape_is_refused(tiny):
+    file = tiny.diamond()
+    file.subgraphs[0].tensors[1].data = file.subgraphs[0].tensors[1].data[:-1]
+    with pytest.raises(InputError, match=r"tensor 1 \('t1'\) holds 2016 bytes of the 2048 that its shape \[64, 8\] needs"):
+        read(tiny.encode(file))
+
+
+@pytest.mark.parametrize("of", ["READ_VARIABLE", "ASSIGN_VARIABLE"])
+def test_a_variable_has_one_size(tiny, of):
+    file = tiny.streaming()
+    main = file.subgraphs[0]
+    read(tiny.encode(file))
+    if of == "READ_VARIABLE":
+        main.tensors[2].shape = (1, 5)
+    else:
+        file.subgraphs[1].tensors[1] = tiny.T((1, 3), data=[[0, 0, 0]], name="zero")
+    with pytest.raises(InputError, match=r"takes variable '/state' for \d+ bytes, operator \d \((READ|ASSIGN)_VARIABLE\) of subgraph 0 for \d+"):
+        read(tiny.encode(file))
+
+
+def test_programs_for_another_processor_are_refused_by_rule(tiny):
+    file = tiny.File([tiny.Sub([tiny.T((1, 8)), tiny.T((1, 8))], [tiny.Op("ethos-u", (0,), (1,), custom=True)], (0,), (1,))])
+    with pytest.raises(InputError, match=r"operator 0 \(ethos-u\) is a program for an Arm Ethos-U, made by Vela: it addresses the arena"):
+        read(tiny.encode(file))
+    file.subgraphs[0].operators[0].inputs = (0, 2)  # a scratch tensor that nothing produces, as Vela writes it
+    file.subgraphs[0].tensors.append(tiny.T((64,), name="scratch"))
+    with pytest.raises(InputError, match="made by Vela"):
+        read(tiny.encode(file))
+
+
+FAULTS = Path(__file__).resolve().parents[4] / "shared" / "data" / "faults" / "tflite"
+
+
+def found_file(name):
+    path = FAULTS / f"{name}.tflite"
+    if not path.exists():
+        pytest.skip("the shared faults are not here (shared/data/faults)")
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "before", "after"),
+    [
+        ("kws_wasteful_plan", {}, 72656, 16000),
+        ("vww.plan", {"no_plan": True}, 73728, 73728),
+        ("varplan_tflm_keyword_scrambled", {}, 11232, 11232),
+        ("dangling_tensors", {}, 138240, 36864),
+    ],
+)
+def test_the_right_values(tflm, name, settings, before, after):
+    model = load(found_file(name), named=True, **settings)
+    other = optimized(model)
+    assert (model.predicted_bytes, other.predicted_bytes) == (before, after)
+    if settings.get("no_plan"):
+        assert other.graph.plan is None
+    found = model.verify(other)
+    assert found.failures == ()
+    assert found.as_predicted
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("endless_run_1843", "holds 256 bytes of the 68719476992"),
+        ("read_variable_larger_than_resource", "takes variable"),
+        ("shape_oob_919", "gives 4 channels with a filter of 8"),
+        ("mww2_okay_nabu_vela", "made by Vela"),
+    ],
+)
+def test_files_that_are_refused(name, message):
+    with pytest.raises(InputError, match=message):
+        read(found_file(name))
