@@ -39,6 +39,12 @@ def model(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], w
     return helper.make_model(graph, opset_imports=opsets, ir_version=8, **more)
 
 
+@pytest.fixture(autouse=True)
+def without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of processes is measured where that is what is tested: it takes a dozen processes."""
+    monkeypatch.setattr("peakmem_onnx.process.measure_process", lambda *_, **__: [])
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Callable[..., Path]:
     def put(proto: Any, name: str = "model.onnx") -> Path:

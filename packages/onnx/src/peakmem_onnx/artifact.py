@@ -37,6 +37,10 @@ class Origin:
         Input sets for running.
     contrast : dict or None
         One more, for comparing values: other than the first in every input whose value is not fixed; None where all are.
+    session : tuple of str
+        The user's own settings, as given; see `peakmem_onnx.process.parse_session`.
+    repeats : int
+        How often the memory of processes is measured.
     recipe : dict
         What the metadata entry says.
     blank : bool
@@ -58,6 +62,8 @@ class Origin:
     blanked: tuple[str, ...]
     version: str
     contrast: dict[str, Any] | None = None
+    session: tuple[str, ...] = ()
+    repeats: int = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,7 +33,7 @@ def options_for(job: dict[str, Any]) -> Any:
     options.log_severity_level = 3
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[job["level"]])
     options.intra_op_num_threads = job.get("threads", 1)
-    options.inter_op_num_threads = 1
+    options.inter_op_num_threads = job.get("inter_threads", 1)
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.enable_mem_reuse = job.get("reuse", False)
     options.enable_mem_pattern = job.get("pattern", False)
@@ -44,8 +44,8 @@ def options_for(job: dict[str, Any]) -> Any:
         options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     if job.get("external"):
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", job["external"])
-    for library in job.get("libraries", ()):
-        options.register_custom_ops_library(library)
+    for name, value in job.get("config", {}).items():
+        options.add_session_config_entry(name, value)
     return options
 
 
@@ -220,6 +220,46 @@ def values(job: dict[str, Any]) -> dict[str, Any]:
     return {"digests": digests, "refused": refused}
 
 
+def process(job: dict[str, Any]) -> dict[str, Any]:
+    """What this process takes to open one session and run it: resident bytes above imports and inputs."""
+    import gc
+    import time
+
+    import onnxruntime as ort
+
+    (feeds,) = _all_feeds(job)
+    options = options_for(job)
+    base = _resident("VmRSS")
+    _forget_peak()
+    session = ort.InferenceSession(job["model"], options, providers=["CPUExecutionProvider"])
+    load = _resident("VmHWM") - base
+    gc.collect()
+    before = _resident("VmRSS")
+    _forget_peak()
+    seconds = []
+    for _ in range(job["runs"]):
+        begin = time.process_time()
+        values = session.run(None, feeds)
+        seconds.append(time.process_time() - begin)
+        del values
+    growth = _resident("VmHWM") - before
+    return {"load": load, "growth": growth, "peak": max(load, before - base + growth), "seconds": min(seconds)}
+
+
+def _resident(key: str) -> int:
+    """Bytes of an entry of this process's status."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if name == key:
+            return int(rest.split()[0]) * 1024
+    raise RuntimeError(f"the system does not tell {key}")
+
+
+def _forget_peak() -> None:
+    """From here on VmHWM speaks of what follows."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
 def _digest(value: Any) -> str:
     import numpy as np
 
@@ -265,7 +305,7 @@ def _feeds(path: str) -> dict[str, Any]:
         }
 
 
-JOBS = {"compile": compile_model, "describe": describe, "statistics": statistics, "measure": measure, "values": values}
+JOBS = {"compile": compile_model, "describe": describe, "statistics": statistics, "measure": measure, "values": values, "process": process}
 
 
 def _stand_still(arguments: list[str]) -> None:

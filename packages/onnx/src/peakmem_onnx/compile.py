@@ -16,6 +16,7 @@ from peakmem_onnx.facts import Facts, collect, levels
 from peakmem_onnx.feeds import contrast_of, make_feeds, parse_feeds, write_feeds
 from peakmem_onnx.graph import Graph, read_graph
 from peakmem_onnx.orders import default_order, file_order, priority_order
+from peakmem_onnx.process import parse_session
 from peakmem_onnx.rewrite import permute_level
 from peakmem_onnx.runtime import ask, require_runtime, scratch
 from peakmem_onnx.ways import NODES, PORTABLE, RECIPE, Way, way_of
@@ -54,6 +55,8 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
     if deploy == "portable" and executor == "nodes":
         raise UsageError("--executor nodes: runs a file's order, which --deploy portable cannot promise; give one of them")
     way = way_of(deploy, executor)
+    session = tuple(options.get("session", ()))
+    parse_session(session)
     marker = protos.read_marker(proto)
     # A file that peakmem wrote has its dimensions fixed; their names went with that.
     protos.fix_dimensions(proto, dims if marker is None else {}, shapes, path)
@@ -75,6 +78,8 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
         blanked=(),
         version=version,
         contrast=contrast_of(sets[0], fixed),
+        session=session,
+        repeats=int(options.get("repeats", 0)),
     )
     if marker is not None:
         if marker.get("onnxruntime") != version:
