@@ -21,7 +21,7 @@ from peakmem_onnx.runtime import runtime_version  # noqa: E402
 
 needs_runtime = pytest.mark.skipif(runtime_version() is None, reason="ONNX Runtime is not installed")
 SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "onnx"
-FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+FLOAT, INT32, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL
 
 
 def value(name: str, shape: Sequence[Any] | None, kind: int = FLOAT) -> Any:

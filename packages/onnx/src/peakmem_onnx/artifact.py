@@ -39,6 +39,8 @@ class Origin:
         One more, for comparing values: other than the first in every input whose value is not fixed; None where all are.
     session : tuple of str
         The user's own settings, as given; see `peakmem_onnx.process.parse_session`.
+    limit : int
+        Seconds that a run may take.
     repeats : int
         How often the memory of processes is measured.
     recipe : dict
@@ -63,6 +65,7 @@ class Origin:
     version: str
     contrast: dict[str, Any] | None = None
     session: tuple[str, ...] = ()
+    limit: int = 0
     repeats: int = 0
 
 

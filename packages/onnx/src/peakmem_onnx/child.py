@@ -11,6 +11,7 @@ import json
 import math
 import os
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,27 @@ def open_session(data: bytes, options: Any) -> Any:
     return ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
 
+def run_limited(session: Any, names: Any, feeds: Any, job: dict[str, Any]) -> Any:
+    """One run that ends within the seconds that the job allows: a Loop need not end by itself."""
+    import onnxruntime as ort
+
+    limit = job.get("limit")
+    if not limit:
+        return session.run(names, feeds)
+    options = ort.RunOptions()
+    watch = threading.Timer(limit, setattr, (options, "terminate", True))
+    watch.daemon = True
+    watch.start()
+    try:
+        return session.run(names, feeds, options)
+    except Exception:
+        if options.terminate:
+            raise RuntimeError(f"a run did not end within {limit:g} s (--run-limit gives it more)") from None
+        raise
+    finally:
+        watch.cancel()
+
+
 def compile_model(job: dict[str, Any]) -> dict[str, Any]:
     """Let the runtime optimize a model and save what it made of it; run it to see its order.
 
@@ -68,7 +90,7 @@ def compile_model(job: dict[str, Any]) -> dict[str, Any]:
     accepted: dict[int, str] = {}
     for index, feeds in enumerate(_all_feeds(job)):
         try:
-            session.run(None, feeds)
+            run_limited(session, None, feeds, job)
             accepted[index] = ""
         except Exception as error:
             accepted[-1 - index] = str(error)
@@ -97,7 +119,7 @@ def statistics(job: dict[str, Any]) -> dict[str, Any]:
     options.profile_file_prefix = job["profile"]
     session = open_session(Path(job["model"]).read_bytes(), options)
     for feeds in _all_feeds(job):
-        session.run(None, feeds)
+        run_limited(session, None, feeds, job)
     profile = Path(session.end_profiling())
     del session
     rows: dict[str, list[int]] = {}
@@ -210,7 +232,7 @@ def values(job: dict[str, Any]) -> dict[str, Any]:
         session = open_session(data + bytes.fromhex(chunk["suffix"]), options_for(job))
         for index, path in enumerate(job["feeds_files"]):
             try:
-                found = session.run(chunk["names"], _feeds(path))
+                found = run_limited(session, chunk["names"], _feeds(path), job)
             except Exception as error:
                 refused[index] = str(error)
                 continue

@@ -79,6 +79,7 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
         version=version,
         contrast=contrast_of(sets[0], fixed),
         session=session,
+        limit=int(options.get("run_limit", 0)),
         repeats=int(options.get("repeats", 0)),
     )
     if marker is not None:
@@ -108,7 +109,7 @@ def at_level(model: A, level: str) -> A:
 def _studied(proto: Any, origin: Origin, way: Way, notes: list[str]) -> tuple[Any, Origin, Facts]:
     """The program of a source (or ``proto``, where there is none), what is known of it then, and its facts."""
     path = origin.path or Path("the model")
-    session: dict[str, Any] = {"threads": origin.threads, "external": origin.external}
+    session: dict[str, Any] = {"threads": origin.threads, "external": origin.external, "limit": origin.limit}
     with scratch() as folder:
         try:
             if origin.source:

@@ -53,6 +53,13 @@ OPTIONS = (
         metavar="NAME=VALUE",
     ),
     Option(
+        "run-limit",
+        "int",
+        "Seconds after which a run of the model is ended, and the model refused: a Loop need not end by itself.",
+        default=60,
+        metavar="SECONDS",
+    ),
+    Option(
         "repeats",
         "int",
         "How often the memory of the process is measured for each kind of session, in a fresh process; 0 leaves that out.",

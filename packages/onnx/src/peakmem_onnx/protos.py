@@ -47,6 +47,9 @@ def read_model(path: Path) -> Any:
         raise InputError(f"{path}: is not an ONNX model or is damaged; export it again") from None
     if not proto.ir_version or not proto.HasField("graph"):
         raise InputError(f"{path}: is not an ONNX model (it has no graph or no IR version)")
+    broken = broken_text(proto)
+    if broken:
+        raise InputError(f"{path}: {broken} is not text in UTF-8; the file is damaged, export it again")
     if not proto.graph.node:
         raise InputError(f"{path}: the graph has no nodes, so there is nothing to order")
     if not proto.opset_import:
@@ -70,6 +73,26 @@ def read_model(path: Path) -> Any:
         if not (path.parent / location).is_file():
             raise InputError(f"{path}: its external data {location!r} is missing from {path.parent or Path('.')}")
     return proto
+
+
+def broken_text(message: Any, where: str = "the model") -> str:
+    """The first text that is not UTF-8, as "the name of ... in ..."; empty if all are. Contents of tensors are not read."""
+    name = getattr(message, "name", "")
+    if isinstance(name, str) and name:
+        where = f"{where}, {name!r}"
+    for field, found in message.ListFields() if message.DESCRIPTOR.name != "TensorProto" else _of_tensor(message):
+        for one in found if hasattr(found, "__len__") and not isinstance(found, (str, bytes)) else (found,):
+            if isinstance(one, bytes) and field.type == field.TYPE_STRING:
+                return f"{field.name.replace('_', ' ')} {one!r} in {where}"
+            if field.type == field.TYPE_MESSAGE and (broken := broken_text(one, where)):
+                return broken
+    return ""
+
+
+def _of_tensor(tensor: Any) -> list[tuple[Any, Any]]:
+    """Fields of a tensor besides its contents."""
+    fields = tensor.DESCRIPTOR.fields_by_name
+    return [(fields[key], getattr(tensor, key)) for key in ("name", "doc_string", "external_data")]
 
 
 def walk(graph: Any) -> Iterator[Any]:
