@@ -9,6 +9,7 @@ from onnx import ModelProto, helper
 from peakmem.api import load, optimize
 from peakmem.frontends import Frontend, discover, get_frontend
 from peakmem.model import Refused, Schedule, UsageError
+from peakmem.system.sizes import human
 from peakmem_onnx import protos
 from peakmem_onnx.runtime import counting_library
 
@@ -317,6 +318,30 @@ def test_a_prediction_that_is_an_upper_bound_says_so_and_the_file_is_good(store)
     if counting_library() is not None:
         assert not check.as_predicted
         assert any("are an upper bound, not exact: which branch" in note for note in check.notes)
+
+
+def tiled(times):
+    """A small weight made large by operators that the optimizer computes beforehand."""
+    nodes = [
+        helper.make_node("Tile", ["small", "times"], ["large"]),
+        helper.make_node("Add", ["x", "large"], ["h"]),
+        helper.make_node("Relu", ["h"], ["y"]),
+    ]
+    weights = [weight("small", 1, 4, 1, 1), helper.make_tensor("times", INT64, [4], [1, 1, times, times])]
+    return model(nodes, [value("x", [1, 4, times, times])], [value("y", None)], weights)
+
+
+def test_constants_that_grow_are_told_with_the_better_level(store):
+    path = store(tiled(64))
+    folded = load(path, frontend="onnx", ort_level="all")
+    assert folded.weight_bytes >= 4 * 64 * 64 * 4
+    (note,) = (note for note in folded.notes if "of constants out of" in note)
+    plain = load(path, frontend="onnx", ort_level="none")
+    assert plain.weight_bytes == 4 * 4 + 4 * 8
+    assert f"at --ort-level none {human(plain.weight_bytes + plain.predicted_bytes)}" in note
+    assert not any("of constants out of" in note for note in plain.notes)
+    kept = load(store(branches(), "kept.onnx"), frontend="onnx", ort_level="basic")
+    assert not any("of constants out of" in note for note in kept.notes)
 
 
 def test_rapidocr_det_reaches_its_certified_optimum():

@@ -10,6 +10,7 @@ from typing import Any
 from peakmem.frontends.structure import Part, value_numbers
 from peakmem.model import InputError, Program
 
+from peakmem_onnx import protos
 from peakmem_onnx.build import Ordered, Whole, build_program, replay
 from peakmem_onnx.facts import Facts, element_type
 from peakmem_onnx.graph import Graph, read_graph
@@ -155,6 +156,11 @@ class Artifact:
     def predicted_bytes(self) -> int:
         """Peak of the quantity, replayed for the order executed."""
         return self.bytes_under(self.way, self.executed)
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """Bytes of all constants in the file."""
+        return protos.weight_bytes(self.proto)
 
     def bytes_under(self, way: Way, ordered: Ordered | None = None) -> int:
         """Peak when this file is run in some way (or the levels in the orders that ``ordered`` gives)."""

@@ -191,6 +191,7 @@ class OnnxModel(Artifact, Model):
             "threads": self.origin.threads,
             "onnxruntime": self.origin.version,
             "blanked_outputs": list(self.origin.blanked),
+            "weight_bytes": [self.weight_bytes, other.weight_bytes],
             "macs": report.macs,
             "uncounted": report.uncounted,
             "in_place_undecided": list(self.whole.undecided),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from peakmem.model import InputError, RuntimeMissing, UsageError
 
-from peakmem_onnx.graph import body_attributes, domain_of
+from peakmem_onnx.graph import BITS, body_attributes, domain_of, is_constant
 
 MARKER = "peakmem.recipe"
 """Key of the metadata entry of a model that ONNX Runtime has already optimized for peakmem."""
@@ -120,6 +121,14 @@ def external_files(proto: Any) -> list[str]:
             if tensor.data_location == 1:
                 found.update(e.value for e in tensor.external_data if e.key == "location")
     return sorted(found)
+
+
+def weight_bytes(proto: Any) -> int:
+    """Bytes of all constants of a model, at all levels, external ones too; texts are not counted."""
+    name_of = import_onnx().TensorProto.DataType.Name
+    tensors = [t for graph in graphs(proto.graph) for t in graph.initializer]
+    tensors += [a.t for node in walk(proto.graph) if is_constant(node) for a in node.attribute if a.type == 4]
+    return sum(-(-prod(t.dims) * BITS.get(name_of(t.data_type).lower(), 0) // 8) for t in tensors if t.data_type != 8)
 
 
 # -- dimensions ------------------------------------------------------------------------------------------------------
