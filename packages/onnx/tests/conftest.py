@@ -21,7 +21,7 @@ from peakmem_onnx.runtime import runtime_version  # noqa: E402
 
 needs_runtime = pytest.mark.skipif(runtime_version() is None, reason="ONNX Runtime is not installed")
 SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "onnx"
-FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+FLOAT, INT32, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL
 
 
 def value(name: str, shape: Sequence[Any] | None, kind: int = FLOAT) -> Any:
@@ -37,6 +37,12 @@ def model(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], w
     graph = helper.make_graph(list(nodes), "g", list(inputs), list(outputs), list(weights))
     opsets = more.pop("opset_imports", [helper.make_opsetid("", 17)])
     return helper.make_model(graph, opset_imports=opsets, ir_version=8, **more)
+
+
+@pytest.fixture(autouse=True)
+def without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of processes is measured where that is what is tested: it takes a dozen processes."""
+    monkeypatch.setattr("peakmem_onnx.process.measure_process", lambda *_, **__: [])
 
 
 @pytest.fixture

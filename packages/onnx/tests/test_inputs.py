@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper, save_model
@@ -10,7 +12,7 @@ from peakmem.frontends import complete_options, recognise
 from peakmem.model import InputError, PeakmemError, UsageError
 from peakmem_onnx.frontend import frontend
 
-from .conftest import FLOAT, INT64, branches, model, needs_runtime, value, weight
+from .conftest import BOOL, FLOAT, INT64, SHARED, branches, model, needs_runtime, value, weight
 
 
 def refuse(path, match, error=InputError, **options):
@@ -40,6 +42,14 @@ def test_options_are_declared_with_defaults():
         complete_options(frontend, {"nonsense": 1})
 
 
+FAULTS = SHARED.parent / "faults" / "onnx"
+
+
+def text_that_is_none(proto):
+    """A name whose bytes are no UTF-8, as a damaged file has it."""
+    return proto.SerializeToString().replace(b"w_in", b"w\xe3in")
+
+
 @pytest.mark.parametrize("data", [b"", b"hello, this is no model", bytes(range(256)) * 4])
 def test_not_a_model(tmp_path, data):
     path = tmp_path / "x.onnx"
@@ -51,6 +61,14 @@ def test_truncated_model(store):
     path = store(branches())
     path.write_bytes(path.read_bytes()[:-200])
     refuse(path, "is not an ONNX model or is damaged")
+
+
+def test_a_name_that_is_no_text(tmp_path):
+    path = tmp_path / "x.onnx"
+    path.write_bytes(text_that_is_none(branches()))
+    refuse(path, r"input b'w.xe3in' in the model, 'g' is not text in UTF-8; the file is damaged")
+    if FAULTS.exists():
+        refuse(FAULTS / "attr_name_not_utf8.onnx", r"name b'then_bran\\xe3h' in the model, 'g', 'if' is not text in UTF-8")
 
 
 def test_missing_file(tmp_path):
@@ -198,6 +216,14 @@ def test_feeds(store):
     assert (m.origin.feeds[0]["x"] == np.float32(0.5)).all()
 
 
+@needs_runtime
+def test_truth_values_are_read_as_such(store):
+    path = store(model([helper.make_node("Not", ["b"], ["y"])], [value("b", [2], BOOL)], [value("y", None, BOOL)]))
+    for text, is_true in (("0", False), ("false", False), ("1", True), ("True", True)):
+        assert (load(path, frontend="onnx", feed=(f"b={text}",)).origin.feeds[0]["b"] == is_true).all()
+    refuse(path, "is not a value of type bool", UsageError, feed=("b=perhaps",))
+
+
 def external(location):
     proto = model([helper.make_node("Add", ["x", "w"], ["y"])], [value("x", [4])], [value("y", [4])], [weight("w", 4)])
     tensor = proto.graph.initializer[0]
@@ -283,3 +309,30 @@ def test_flipped_bits_and_truncation_never_escape_as_another_error(tmp_path):
         except PeakmemError as error:
             assert "\n" not in str(error)
             assert error.exit_code == 2
+
+
+def endless(condition):
+    """A Loop without a number of trips, which goes on while what it is given is true."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Relu", ["c0"], ["c1"])],
+        "body", [value("i", [], INT64), value("go", [], BOOL), value("c0", [8])], [value("on", [], BOOL), value("c1", [8])],
+    )
+    inputs = [value("x", [8]), *([value("more", [], BOOL)] if condition == "more" else [])]
+    return model([helper.make_node("Loop", ["", condition, "x"], ["y"], body=body)], inputs, [value("y", None)],
+                 [helper.make_tensor("always", BOOL, [], [True])])
+
+
+@needs_runtime
+def test_a_loop_that_never_ends_is_ended(store):
+    message = refuse(store(endless("always")), r"a run did not end within 2 s \(--run-limit gives it more\)", run_limit=2)
+    assert "cannot load or run it" in message
+
+
+@needs_runtime
+def test_a_loop_that_never_ends_for_other_inputs_is_ended_too(store):
+    m = load(store(endless("more")), frontend="onnx", ort_level="none", run_limit=2, feed=("more=0",))
+    m = replace(m, origin=replace(m.origin, contrast={**m.origin.feeds[0], "more": np.array(True)}))
+    check = m.verify(m)
+    assert check.failures == ()
+    assert any("did not end within 2 s" in note for note in check.notes)
+    assert check.varied is None

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 
-import peakmem
 import pytest
 from onnx import ModelProto, helper
 from peakmem.api import load, optimize
+from peakmem.frontends import Frontend, discover, get_frontend
 from peakmem.model import Refused, Schedule, UsageError
+from peakmem.system.sizes import human
 from peakmem_onnx import protos
 from peakmem_onnx.runtime import counting_library
 
 from .conftest import (
     BOOL,
+    INT32,
     INT64,
     PYPI,
     SHARED,
@@ -271,6 +273,77 @@ def test_scan(store, steps):
     try_orders(load(store(with_scan(steps)), frontend="onnx", ort_level="none"))
 
 
+def recurrent(op, hidden, direction="bidirectional"):
+    gates = {"GRU": 3, "LSTM": 4, "RNN": 1}[op]
+    ways = 2 if direction == "bidirectional" else 1
+    nodes = [
+        helper.make_node("Relu", ["x"], ["h"]),
+        helper.make_node(op, ["h", "w", "r", "", "n"], ["y"], hidden_size=hidden, direction=direction),
+    ]
+    weights = [weight("w", ways, gates * hidden, 16), weight("r", ways, gates * hidden, hidden)]
+    return model(nodes, [value("x", [8, 3, 16]), value("n", [3], INT32)], [value("y", None)], weights)
+
+
+@pytest.mark.parametrize("hidden", [5, 16])
+@pytest.mark.parametrize("op", ["GRU", "LSTM", "RNN"])
+def test_recurrent_operators_take_their_workspace_in_pieces(store, op, hidden):
+    m = load(store(recurrent(op, hidden)), frontend="onnx", ort_level="none", feed=("n=8",))
+    confirm(m, m)
+
+
+def test_a_loop_that_does_not_run_is_exact(store):
+    loop = with_loop(0, False)
+    m = load(store(loop), frontend="onnx", ort_level="none")
+    check = m.verify(m)
+    assert check.failures == ()
+    if counting_library() is not None:
+        assert check.optimized_bytes <= check.predicted_bytes
+
+
+@pytest.mark.parametrize("name", ["bigru.onnx", "if_then_loop.onnx"])
+def test_faults_of_bodies_and_pieces_are_exact(name):
+    path = SHARED.parent / "faults" / "onnx" / name
+    if not path.exists():
+        pytest.skip("the shared data folder is not there")
+    m = load(path, frontend="onnx", ort_level="none")
+    confirm(m, m)
+    if counting_library() is not None:
+        assert m.predicted_bytes == {"bigru.onnx": 5632, "if_then_loop.onnx": 256}[name]
+
+
+def test_a_prediction_that_is_an_upper_bound_says_so_and_the_file_is_good(store):
+    m = load(store(with_if()), frontend="onnx", ort_level="none", feed=("c=0",))
+    check = m.verify(m)
+    assert check.failures == ()
+    if counting_library() is not None:
+        assert not check.as_predicted
+        assert any("are an upper bound, not exact: which branch" in note for note in check.notes)
+
+
+def tiled(times):
+    """A small weight made large by operators that the optimizer computes beforehand."""
+    nodes = [
+        helper.make_node("Tile", ["small", "times"], ["large"]),
+        helper.make_node("Add", ["x", "large"], ["h"]),
+        helper.make_node("Relu", ["h"], ["y"]),
+    ]
+    weights = [weight("small", 1, 4, 1, 1), helper.make_tensor("times", INT64, [4], [1, 1, times, times])]
+    return model(nodes, [value("x", [1, 4, times, times])], [value("y", None)], weights)
+
+
+def test_constants_that_grow_are_told_with_the_better_level(store):
+    path = store(tiled(64))
+    folded = load(path, frontend="onnx", ort_level="all")
+    assert folded.weight_bytes >= 4 * 64 * 64 * 4
+    (note,) = (note for note in folded.notes if "of constants out of" in note)
+    plain = load(path, frontend="onnx", ort_level="none")
+    assert plain.weight_bytes == 4 * 4 + 4 * 8
+    assert f"at --ort-level none {human(plain.weight_bytes + plain.predicted_bytes)}" in note
+    assert not any("of constants out of" in note for note in plain.notes)
+    kept = load(store(branches(), "kept.onnx"), frontend="onnx", ort_level="basic")
+    assert not any("of constants out of" in note for note in kept.notes)
+
+
 def test_rapidocr_det_reaches_its_certified_optimum():
     path, shapes = pypi_model("rapidocr-onnxruntime det")
     result = optimize(load(path, frontend="onnx", ort_level="all", shape=shapes), time_limit=60)
@@ -305,9 +378,8 @@ def test_session_helper(store, tmp_path):
 
 
 def test_frontend_is_found():
-    names = peakmem.frontend.discover()
-    assert "onnx" in names
-    assert isinstance(peakmem.frontend.get_frontend("onnx"), peakmem.frontend.Frontend)
+    assert "onnx" in discover()
+    assert isinstance(get_frontend("onnx"), Frontend)
 
 
 def test_listing_imports_nothing_heavy():

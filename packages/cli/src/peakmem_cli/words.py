@@ -104,7 +104,8 @@ def verified(check: Verification) -> str:
     if not check.runtime:
         return f"{check.structure}; {figures}"
     outputs = same[check.bitwise_identical] if check.varied is not False else "outputs never varied"
-    return f"{outputs}; {figures} on {check.runtime} {check.version}".rstrip()
+    asked = f"{check.headline}; " if check.headline else ""
+    return f"{outputs}; {asked}{figures} on {check.runtime} {check.version}".rstrip()
 
 
 def verified_details(check: Verification) -> list[str]:

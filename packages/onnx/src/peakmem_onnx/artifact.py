@@ -10,6 +10,7 @@ from typing import Any
 from peakmem.frontends.structure import Part, value_numbers
 from peakmem.model import InputError, Program
 
+from peakmem_onnx import protos
 from peakmem_onnx.build import Ordered, Whole, build_program, replay
 from peakmem_onnx.facts import Facts, element_type
 from peakmem_onnx.graph import Graph, read_graph
@@ -37,6 +38,12 @@ class Origin:
         Input sets for running.
     contrast : dict or None
         One more, for comparing values: other than the first in every input whose value is not fixed; None where all are.
+    session : tuple of str
+        The user's own settings, as given; see `peakmem_onnx.process.parse_session`.
+    limit : int
+        Seconds that a run may take.
+    repeats : int
+        How often the memory of processes is measured.
     recipe : dict
         What the metadata entry says.
     blank : bool
@@ -58,6 +65,9 @@ class Origin:
     blanked: tuple[str, ...]
     version: str
     contrast: dict[str, Any] | None = None
+    session: tuple[str, ...] = ()
+    limit: int = 0
+    repeats: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,6 +156,11 @@ class Artifact:
     def predicted_bytes(self) -> int:
         """Peak of the quantity, replayed for the order executed."""
         return self.bytes_under(self.way, self.executed)
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """Bytes of all constants in the file."""
+        return protos.weight_bytes(self.proto)
 
     def bytes_under(self, way: Way, ordered: Ordered | None = None) -> int:
         """Peak when this file is run in some way (or the levels in the orders that ``ordered`` gives)."""

@@ -56,6 +56,11 @@ class Frame:
         return max(peak - self.late, self.floor)
 
 
+def idle(node: Node) -> int:
+    """Bytes inside a node, beyond its outputs, when its body never runs: a Loop copies what it was given."""
+    return 2 * ALIGNMENT if node.op == "Loop" else 0
+
+
 def frame(node: Node | None, body: Graph, values: Mapping[str, Value], outer: Mapping[str, Value], trips: int) -> Frame:
     """The frame of a body.
 

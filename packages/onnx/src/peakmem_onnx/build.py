@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from peakmem.model import Buffer, Program
 
-from peakmem_onnx.bodies import Frame, frame
+from peakmem_onnx.bodies import Frame, frame, idle
 from peakmem_onnx.facts import Facts, Key, complete
 from peakmem_onnx.graph import Graph, Node
 from peakmem_onnx.planner import plan
@@ -56,7 +56,8 @@ def build_program(
                     end = Buffer("(end of the loop)", floor, "input", True)
                     inner.append(Program((end,), (), "/".join((*path, "end"))))
             else:
-                inner.append(Program((), (), "/".join(path)))  # not charged; a note says so
+                own = idle(v)  # what its statements take is not known, and a note says so
+                inner.append(Program((Buffer("(state of the loop)", own, "input", True),) if own else (), (), "/".join(path)))
         if inner:
             bodies[v.index] = tuple(inner)
     around = _frame(graph, facts, key, node)
@@ -107,6 +108,8 @@ def replay(
             if complete(body, facts.values[path]):
                 steps = replay(body, facts, ordered, reuse=reuse, sharing=sharing, key=path, node=v)
                 inner = max(inner, _frame(body, facts, path, v).extra(max(steps, default=0)))
+            else:
+                inner = max(inner, idle(v))
         workspace[v.index] = facts.workspace.get(v.name, 0) + inner
     around = _frame(graph, facts, key, node)
     steps = plan(

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def options_for(job: dict[str, Any]) -> Any:
     options.log_severity_level = 3
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[job["level"]])
     options.intra_op_num_threads = job.get("threads", 1)
-    options.inter_op_num_threads = 1
+    options.inter_op_num_threads = job.get("inter_threads", 1)
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.enable_mem_reuse = job.get("reuse", False)
     options.enable_mem_pattern = job.get("pattern", False)
@@ -44,8 +45,8 @@ def options_for(job: dict[str, Any]) -> Any:
         options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     if job.get("external"):
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", job["external"])
-    for library in job.get("libraries", ()):
-        options.register_custom_ops_library(library)
+    for name, value in job.get("config", {}).items():
+        options.add_session_config_entry(name, value)
     return options
 
 
@@ -53,6 +54,27 @@ def open_session(data: bytes, options: Any) -> Any:
     import onnxruntime as ort
 
     return ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+
+
+def run_limited(session: Any, names: Any, feeds: Any, job: dict[str, Any]) -> Any:
+    """One run that ends within the seconds that the job allows: a Loop need not end by itself."""
+    import onnxruntime as ort
+
+    limit = job.get("limit")
+    if not limit:
+        return session.run(names, feeds)
+    options = ort.RunOptions()
+    watch = threading.Timer(limit, setattr, (options, "terminate", True))
+    watch.daemon = True
+    watch.start()
+    try:
+        return session.run(names, feeds, options)
+    except Exception:
+        if options.terminate:
+            raise RuntimeError(f"a run did not end within {limit:g} s (--run-limit gives it more)") from None
+        raise
+    finally:
+        watch.cancel()
 
 
 def compile_model(job: dict[str, Any]) -> dict[str, Any]:
@@ -68,7 +90,7 @@ def compile_model(job: dict[str, Any]) -> dict[str, Any]:
     accepted: dict[int, str] = {}
     for index, feeds in enumerate(_all_feeds(job)):
         try:
-            session.run(None, feeds)
+            run_limited(session, None, feeds, job)
             accepted[index] = ""
         except Exception as error:
             accepted[-1 - index] = str(error)
@@ -97,7 +119,7 @@ def statistics(job: dict[str, Any]) -> dict[str, Any]:
     options.profile_file_prefix = job["profile"]
     session = open_session(Path(job["model"]).read_bytes(), options)
     for feeds in _all_feeds(job):
-        session.run(None, feeds)
+        run_limited(session, None, feeds, job)
     profile = Path(session.end_profiling())
     del session
     rows: dict[str, list[int]] = {}
@@ -210,7 +232,7 @@ def values(job: dict[str, Any]) -> dict[str, Any]:
         session = open_session(data + bytes.fromhex(chunk["suffix"]), options_for(job))
         for index, path in enumerate(job["feeds_files"]):
             try:
-                found = session.run(chunk["names"], _feeds(path))
+                found = run_limited(session, chunk["names"], _feeds(path), job)
             except Exception as error:
                 refused[index] = str(error)
                 continue
@@ -218,6 +240,46 @@ def values(job: dict[str, Any]) -> dict[str, Any]:
                 digests.setdefault(name, []).append(_digest(value))
             del found
     return {"digests": digests, "refused": refused}
+
+
+def process(job: dict[str, Any]) -> dict[str, Any]:
+    """What this process takes to open one session and run it: resident bytes above imports and inputs."""
+    import gc
+    import time
+
+    import onnxruntime as ort
+
+    (feeds,) = _all_feeds(job)
+    options = options_for(job)
+    base = _resident("VmRSS")
+    _forget_peak()
+    session = ort.InferenceSession(job["model"], options, providers=["CPUExecutionProvider"])
+    load = _resident("VmHWM") - base
+    gc.collect()
+    before = _resident("VmRSS")
+    _forget_peak()
+    seconds = []
+    for _ in range(job["runs"]):
+        begin = time.process_time()
+        values = session.run(None, feeds)
+        seconds.append(time.process_time() - begin)
+        del values
+    growth = _resident("VmHWM") - before
+    return {"load": load, "growth": growth, "peak": max(load, before - base + growth), "seconds": min(seconds)}
+
+
+def _resident(key: str) -> int:
+    """Bytes of an entry of this process's status."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if name == key:
+            return int(rest.split()[0]) * 1024
+    raise RuntimeError(f"the system does not tell {key}")
+
+
+def _forget_peak() -> None:
+    """From here on VmHWM speaks of what follows."""
+    Path("/proc/self/clear_refs").write_text("5")
 
 
 def _digest(value: Any) -> str:
@@ -265,7 +327,7 @@ def _feeds(path: str) -> dict[str, Any]:
         }
 
 
-JOBS = {"compile": compile_model, "describe": describe, "statistics": statistics, "measure": measure, "values": values}
+JOBS = {"compile": compile_model, "describe": describe, "statistics": statistics, "measure": measure, "values": values, "process": process}
 
 
 def _stand_still(arguments: list[str]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from peakmem.model import InputError, RuntimeFailed, UsageError
+from peakmem.system.sizes import human
 
 from peakmem_onnx import protos
 from peakmem_onnx.artifact import Artifact, Origin
@@ -16,9 +17,14 @@ from peakmem_onnx.facts import Facts, collect, levels
 from peakmem_onnx.feeds import contrast_of, make_feeds, parse_feeds, write_feeds
 from peakmem_onnx.graph import Graph, read_graph
 from peakmem_onnx.orders import default_order, file_order, priority_order
+from peakmem_onnx.process import parse_session
 from peakmem_onnx.rewrite import permute_level
+from peakmem_onnx.rules import LEVELS
 from peakmem_onnx.runtime import ask, require_runtime, scratch
 from peakmem_onnx.ways import NODES, PORTABLE, RECIPE, Way, way_of
+
+GROWN = 0.1
+"""Part of weights and activations by which constants must grow before other levels are looked at."""
 
 A = TypeVar("A", bound=Artifact)
 
@@ -54,6 +60,8 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
     if deploy == "portable" and executor == "nodes":
         raise UsageError("--executor nodes: runs a file's order, which --deploy portable cannot promise; give one of them")
     way = way_of(deploy, executor)
+    session = tuple(options.get("session", ()))
+    parse_session(session)
     marker = protos.read_marker(proto)
     # A file that peakmem wrote has its dimensions fixed; their names went with that.
     protos.fix_dimensions(proto, dims if marker is None else {}, shapes, path)
@@ -75,6 +83,9 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
         blanked=(),
         version=version,
         contrast=contrast_of(sets[0], fixed),
+        session=session,
+        limit=int(options.get("run_limit", 0)),
+        repeats=int(options.get("repeats", 0)),
     )
     if marker is not None:
         if marker.get("onnxruntime") != version:
@@ -87,7 +98,28 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
         order = default_order(read_graph(proto.graph))
         permute_level(proto.graph, order)
         numbering = tuple(sorted(range(len(order)), key=order.__getitem__))
-    return kind(proto, facts, origin, digest, tuple(notes), way, marker is None, numbering)
+    model = kind(proto, facts, origin, digest, tuple(notes), way, marker is None, numbering)
+    folded = _folded(model) if marker is None else ""
+    return replace(model, remarks=(*model.remarks, folded)) if folded else model
+
+
+def _folded(model: Artifact) -> str:
+    """A sentence where the optimizer makes more of the constants than it saves, and a lower level takes less in all."""
+    given = type(model.proto)()
+    given.ParseFromString(model.origin.source)
+    before, total = protos.weight_bytes(given), model.weight_bytes + model.predicted_bytes
+    if model.weight_bytes - before <= GROWN * total:
+        return ""
+    level = model.origin.level
+    others = {one: at_level(model, one) for one in LEVELS[: LEVELS.index(level)]}
+    totals = {one: other.weight_bytes + other.predicted_bytes for one, other in others.items()}
+    best = min(totals, key=lambda one: totals[one], default=level)
+    if totals.get(best, total) >= total:
+        return ""
+    return (
+        f"at --ort-level {level} ONNX Runtime makes {human(model.weight_bytes)} of constants out of {human(before)}; with them the "
+        f"order given takes {human(total)}, at --ort-level {best} {human(totals[best])}"
+    )
 
 
 def at_level(model: A, level: str) -> A:
@@ -103,7 +135,7 @@ def at_level(model: A, level: str) -> A:
 def _studied(proto: Any, origin: Origin, way: Way, notes: list[str]) -> tuple[Any, Origin, Facts]:
     """The program of a source (or ``proto``, where there is none), what is known of it then, and its facts."""
     path = origin.path or Path("the model")
-    session: dict[str, Any] = {"threads": origin.threads, "external": origin.external}
+    session: dict[str, Any] = {"threads": origin.threads, "external": origin.external, "limit": origin.limit}
     with scratch() as folder:
         try:
             if origin.source:

@@ -13,10 +13,13 @@ from typing import Any
 from peakmem.model import InputError
 
 from peakmem_onnx.bodies import carried_by_scan
+from peakmem_onnx.feeds import write_feeds
 from peakmem_onnx.graph import Graph, Value, body_attributes, charge
 from peakmem_onnx.macs import macs
+from peakmem_onnx.nodewise import alone, constants_of
 from peakmem_onnx.protos import import_onnx, real_inputs
-from peakmem_onnx.runtime import ask
+from peakmem_onnx.rules import RECURRENT
+from peakmem_onnx.runtime import ask, counting_library
 
 Key = tuple[str, ...]
 """Node and attribute names that lead to a level; empty for the top."""
@@ -111,6 +114,7 @@ def collect(
             stats, shapes, counts = (answers[-1][name] for name in ("stats", "shapes", "counts"))
         for (key, level, _), answer in zip(by_depth[depth], answers, strict=False):
             values[key] = _merge(values.get(key[:-2], {}), level, answer.get("values", {}), shapes, path)
+    pieces = _in_pieces(proto, graph, values, session=session, folder=folder)
     workspace: dict[str, int] = {}
     costs: dict[str, int] = {}
     trips: dict[str, int] = {}
@@ -119,7 +123,7 @@ def collect(
         sizes = {i.name: tuple(i.dims) for i in (*proto.graph.initializer, *level_proto.initializer)}
         sizes.update({name: value.shape for name, value in values[key].items()})
         for node in level.nodes:
-            workspace[node.name] = charge(stats.get(node.name, (0, 0))[1])
+            workspace[node.name] = pieces.get(node.name, charge(stats.get(node.name, (0, 0))[1]))
             costs[node.name] = macs(node, sizes)
             for _, body in node.bodies:
                 ran = max((counts.get(inner.name, 0) for inner in body.nodes), default=0)
@@ -134,6 +138,45 @@ def collect(
                 raise InputError(f"{path}: ONNX Runtime does not tell the shapes of all values")
             unknown.append("/".join(key))
     return Facts(values, workspace, costs, trips, tuple(unknown))
+
+
+def _in_pieces(
+    proto: Any, graph: Graph, values: Mapping[Key, Mapping[str, Value]], *, session: Mapping[str, Any], folder: Path
+) -> dict[str, int]:
+    """Workspace of operators that take it in pieces, counted while each runs alone; of those that can be counted so.
+
+    Inputs are zeros, whole numbers the length of the sequence: of neither the workspace depends on more than the shape.
+    """
+    import numpy as np
+
+    library = counting_library()
+    everything = list(levels(graph, proto.graph))
+    found = [(values[key], node) for key, level, _ in everything for node in level.nodes if (node.domain, node.op) in RECURRENT]
+    if library is None or not found:
+        return {}
+    known = constants_of([level for _, _, level in everything])
+    dtype_of = import_onnx().helper.tensor_dtype_to_np_dtype
+    steps: list[dict[str, Any]] = []
+    counted = []
+    for here, node in found:
+        if any(name and name not in known and name not in here for name in (*node.inputs, *node.outputs)) or node.inputs[0] not in here:
+            continue
+        names = [name for name in (*node.inputs, *node.outputs) if name in here]
+        types = {name: (element_type(here[name].element), list(here[name].shape)) for name in names}
+        single, inputs, _ = alone(proto, node.proto, known, types)
+        length = here[node.inputs[0]].shape[0]
+        feeds = {}
+        for name in inputs:
+            dtype = np.dtype(dtype_of(types[name][0]))
+            feeds[name] = np.full(types[name][1], length if dtype.kind in "iu" else 0, dtype)
+        place = folder / f"alone{len(steps)}"
+        place.mkdir()
+        (place / "model.onnx").write_bytes(single.SerializeToString())
+        steps.append({**session, "do": "measure", "level": "none", "model": str(place / "model.onnx"),
+                      "feeds_files": write_feeds([feeds], place), "optional": True})
+        counted.append((node, sum(here[name].bytes for name in node.outputs if name)))
+    answers = zip(counted, ask(folder, steps, preload=library), strict=True)
+    return {node.name: answer["peaks"][0][1] - outputs for (node, outputs), answer in answers if "peaks" in answer}
 
 
 def complete(graph: Graph, values: Mapping[str, Value]) -> bool:

@@ -17,6 +17,9 @@ LARGEST = 4 << 30
 """Bytes of an input that runs are made with; a damaged dimension must not eat the machine's memory."""
 
 
+_TRUTH = {"0": False, "false": False, "1": True, "true": True}
+
+
 def parse_feeds(items: Sequence[str]) -> dict[str, str]:
     """``INPUT=VALUE`` pairs."""
     result = {}
@@ -65,9 +68,11 @@ def make_feeds(proto: Any, fixed: Mapping[str, str], path: Path) -> list[dict[st
         if size > LARGEST:
             raise InputError(f"{path}: input {value.name!r} would take {size} bytes, more than runs are made with; give it other dimensions")
         if value.name in fixed:
+            text = fixed[value.name]
             try:
-                array = np.full(shape, fixed[value.name]).astype(dtype)
-            except ValueError:
+                # numpy takes every text that is not empty for true
+                array = np.full(shape, _TRUTH[text.lower()] if dtype.kind == "b" else text).astype(dtype)
+            except (ValueError, KeyError):
                 raise UsageError(f"--feed {value.name}={fixed[value.name]}: is not a value of type {dtype}") from None
         else:
             array = _random(generator, shape, dtype)

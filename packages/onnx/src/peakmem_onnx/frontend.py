@@ -45,6 +45,28 @@ OPTIONS = (
         metavar="N",
     ),
     Option(
+        "session",
+        "text",
+        "A setting of the sessions that you run today, for comparing; ONNX Runtime's defaults where none is given.",
+        default=(),
+        multiple=True,
+        metavar="NAME=VALUE",
+    ),
+    Option(
+        "run-limit",
+        "int",
+        "Seconds after which a run of the model is ended, and the model refused: a Loop need not end by itself.",
+        default=60,
+        metavar="SECONDS",
+    ),
+    Option(
+        "repeats",
+        "int",
+        "How often the memory of the process is measured for each kind of session, in a fresh process; 0 leaves that out.",
+        default=3,
+        metavar="N",
+    ),
+    Option(
         "no-blank-unread",
         "flag",
         "Keep the names of outputs that nobody reads; ONNX Runtime then holds them to the end of the run.",

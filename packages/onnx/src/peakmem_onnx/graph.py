@@ -13,7 +13,7 @@ from peakmem.model import InputError
 ALIGNMENT = 64
 """ONNX Runtime's CPU allocator charges multiples of this many bytes."""
 
-_BITS = {
+BITS = {
     "float": 32, "uint8": 8, "int8": 8, "uint16": 16, "int16": 16, "int32": 32, "int64": 64, "bool": 8,
     "float16": 16, "bfloat16": 16, "double": 64, "uint32": 32, "uint64": 64, "complex64": 64, "complex128": 128,
     "float8e4m3fn": 8, "float8e4m3fnuz": 8, "float8e5m2": 8, "float8e5m2fnuz": 8, "int4": 4, "uint4": 4,
@@ -54,7 +54,7 @@ class Value:
     @property
     def size(self) -> int:
         """Bytes of its elements."""
-        return -(-prod(self.shape) * _BITS[self.element] // 8)
+        return -(-prod(self.shape) * BITS[self.element] // 8)
 
     @cached_property
     def bytes(self) -> int:
@@ -69,7 +69,7 @@ class Value:
         """
         if self.planned is None or "" in self.planned or self.element == "string":
             return None
-        return max(8, _BITS[self.element]), self.planned
+        return max(8, BITS[self.element]), self.planned
 
     def fits(self, other: Value) -> bool:
         """Whether the planner takes both for storages of one size."""

@@ -9,6 +9,7 @@ from peakmem.frontends import Progress, Verification
 from peakmem.model import RuntimeFailed, UsageError
 from peakmem.system.sizes import in_bytes
 
+from peakmem_onnx import process
 from peakmem_onnx.artifact import Artifact
 from peakmem_onnx.deploy import order_difference
 from peakmem_onnx.feeds import write_feeds
@@ -90,6 +91,12 @@ def verify(model: Artifact, other: Artifact, *, progress: Progress | None = None
                 f"today's session was predicted to take {predicted} bytes and took {peaks[name]}: "
                 + ("it holds the unread outputs that were blanked" if model.origin.blanked else _LAYOUT)
             )
+        elif name in peaks and peaks[name] < predicted:
+            bodies = any(node.bodies for node in model.graph.nodes)
+            why = ": which branch of an If runs, and how often a Loop does, depends on the inputs" if bodies else ""
+            notes.append(f"{name} took {peaks[name]} bytes; the {predicted} predicted are an upper bound, not exact{why}")
+        elif name in peaks and peaks[name] != predicted and model.facts.unknown:
+            notes.append(f"{name} took {peaks[name]} bytes; the {predicted} predicted are not exact, for bodies are not charged")
         elif name in peaks and peaks[name] != predicted:
             failures.append(f"{name} was predicted to take {predicted} bytes and took {peaks[name]}")
     if peaks.get(DIRECT, peaks.get(GIVEN)) != peaks.get(GIVEN) and not model.origin.blanked:
@@ -111,6 +118,8 @@ def verify(model: Artifact, other: Artifact, *, progress: Progress | None = None
             f"without them the new file is the worse one: {in_bytes(peaks[GIVEN_REUSE])} -> {in_bytes(peaks[NEW_REUSE])} in a "
             "default session without arena; --deploy portable writes files for such sessions"
         )
+    rows = _processes(model, other, notes, progress)
+    details["process"] = process.document(rows)
     against = "the direct session" if first == DIRECT or direct else first
     return Verification(
         runtime="onnxruntime",
@@ -123,6 +132,7 @@ def verify(model: Artifact, other: Artifact, *, progress: Progress | None = None
         bitwise_identical=None if chance else not (differences or (found is not None and found.difference)),
         compared="" if chance else _compared(count, found, len(model.origin.feeds), against),
         varied=None if found is None else found.varied,
+        headline=process.headline(rows, new=True),
         failures=tuple(failures),
         notes=tuple(notes),
         details=details,
@@ -147,6 +157,16 @@ def _values(
     if found.difference:
         failures.append(found.difference)
     return found
+
+
+def _processes(model: Artifact, other: Artifact, notes: list[str], progress: Progress | None) -> list[process.Taken]:
+    try:
+        rows = process.measure_process(model, other, progress=progress)
+    except RuntimeFailed as error:
+        notes.append(f"the memory of the process was not measured: {error}")
+        return []
+    notes.extend(process.sentences(rows, model.origin.repeats))
+    return rows
 
 
 def _compared(outputs: int, found: Values | None, sets: int, against: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from peakmem.frontends import Model, Progress, Structure, Verification
-from peakmem.model import InputError, Refused, Schedule, UsageError, cost_report, peak_of
+from peakmem.model import InputError, Refused, RuntimeFailed, RuntimeMissing, Schedule, UsageError, cost_report, peak_of
 from peakmem.ordering import Ordering
 from peakmem.system.files import write_atomically
 
@@ -169,6 +169,17 @@ class OnnxModel(Artifact, Model):
 
         return verify(self, self.same_kind(other), progress=progress)
 
+    def observe(self, *, progress: Progress | None = None) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+        """The memory of processes that run this file with the user's own settings; see `peakmem_onnx.process`."""
+        from peakmem_onnx import process
+
+        try:
+            rows = process.measure_process(self, None, progress=progress)
+        except (RuntimeFailed, RuntimeMissing) as error:
+            return "", {}, (f"the memory of the process was not measured: {error}",)
+        told = {"process": process.document(rows)} if rows else {}
+        return process.headline(rows, new=False), told, tuple(process.sentences(rows, self.origin.repeats))
+
     def extras(self, other: Model, verification: Verification | None) -> dict[str, Any]:
         """Scenarios, MACs, the settings."""
         from peakmem_onnx.scenarios import scenarios
@@ -180,10 +191,12 @@ class OnnxModel(Artifact, Model):
             "threads": self.origin.threads,
             "onnxruntime": self.origin.version,
             "blanked_outputs": list(self.origin.blanked),
+            "weight_bytes": [self.weight_bytes, other.weight_bytes],
             "macs": report.macs,
             "uncounted": report.uncounted,
             "in_place_undecided": list(self.whole.undecided),
             "scenarios": scenarios(self, other, verification),
+            "process": verification.details.get("process", []) if verification is not None else [],
             "snippet": other.snippet(),
         }
 

@@ -7,8 +7,44 @@ child process (see `peakmem_onnx.child`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+Types = Mapping[str, tuple[int, list[int] | None]]
+
+
+def constants_of(graphs: Iterable[Any]) -> dict[str, Any]:
+    """Initializers and Constant nodes of GraphProtos, by the value they give."""
+    from peakmem_onnx.graph import is_constant
+
+    found: dict[str, Any] = {}
+    for graph in graphs:
+        found.update((i.name, i) for i in graph.initializer)
+        found.update((i.values.name, i) for i in graph.sparse_initializer)
+        found.update((node.output[0], node) for node in graph.node if is_constant(node))
+    return found
+
+
+def alone(model: Any, node: Any, known: Mapping[str, Any], types: Types) -> tuple[Any, list[str], list[str]]:
+    """A model of one node with its constants; the names of its inputs and outputs."""
+    import onnx
+
+    single = onnx.ModelProto(ir_version=model.ir_version)
+    single.opset_import.extend(model.opset_import)
+    single.graph.name = node.name
+    places = {"TensorProto": single.graph.initializer, "SparseTensorProto": single.graph.sparse_initializer,
+              "NodeProto": single.graph.node}
+    inputs = []
+    for name in dict.fromkeys(name for name in node.input if name):
+        if name in known:
+            places[known[name].DESCRIPTOR.name].append(known[name])
+        else:
+            inputs.append(name)
+            single.graph.input.append(onnx.helper.make_tensor_value_info(name, *types[name]))
+    outputs = [name for name in node.output if name]
+    single.graph.output.extend(onnx.helper.make_tensor_value_info(name, *types[name]) for name in outputs)
+    single.graph.node.append(node)
+    return single, inputs, outputs
 
 
 class NodeByNode:
@@ -25,7 +61,7 @@ class NodeByNode:
     """
 
     def __init__(
-        self, data: bytes, open_session: Callable[[bytes], Any], types: Mapping[str, tuple[int, list[int] | None]]
+        self, data: bytes, open_session: Callable[[bytes], Any], types: Types
     ) -> None:
         import onnx
 
@@ -34,31 +70,12 @@ class NodeByNode:
         model = onnx.ModelProto()
         model.ParseFromString(data)
         graph = model.graph
-        weights = {i.name: i for i in graph.initializer}
-        sparse = {i.values.name: i for i in graph.sparse_initializer}
-        constants = {node.output[0]: node for node in graph.node if is_constant(node)}
+        known = constants_of([graph])
         self.steps: list[tuple[str, Any, list[str], list[str]]] = []
         last: dict[str, int] = {}
         for node in (n for n in graph.node if not is_constant(n)):
-            single = onnx.ModelProto(ir_version=model.ir_version)
-            single.opset_import.extend(model.opset_import)
-            single.graph.name = node.name
-            names = list(dict.fromkeys(name for name in node.input if name))
-            inputs = []
-            for name in names:
-                if name in weights:
-                    single.graph.initializer.append(weights[name])
-                elif name in sparse:
-                    single.graph.sparse_initializer.append(sparse[name])
-                elif name in constants:
-                    single.graph.node.append(constants[name])
-                else:
-                    inputs.append(name)
-                    single.graph.input.append(onnx.helper.make_tensor_value_info(name, *types[name]))
-                    last[name] = len(self.steps)
-            outputs = [name for name in node.output if name]
-            single.graph.output.extend(onnx.helper.make_tensor_value_info(name, *types[name]) for name in outputs)
-            single.graph.node.append(node)
+            single, inputs, outputs = alone(model, node, known, types)
+            last.update((name, len(self.steps)) for name in inputs)
             try:
                 session = open_session(single.SerializeToString())
             except Exception as error:

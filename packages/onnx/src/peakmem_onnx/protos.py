@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from peakmem.model import InputError, RuntimeMissing, UsageError
 
-from peakmem_onnx.graph import body_attributes, domain_of
+from peakmem_onnx.graph import BITS, body_attributes, domain_of, is_constant
 
 MARKER = "peakmem.recipe"
 """Key of the metadata entry of a model that ONNX Runtime has already optimized for peakmem."""
@@ -47,6 +48,9 @@ def read_model(path: Path) -> Any:
         raise InputError(f"{path}: is not an ONNX model or is damaged; export it again") from None
     if not proto.ir_version or not proto.HasField("graph"):
         raise InputError(f"{path}: is not an ONNX model (it has no graph or no IR version)")
+    broken = broken_text(proto)
+    if broken:
+        raise InputError(f"{path}: {broken} is not text in UTF-8; the file is damaged, export it again")
     if not proto.graph.node:
         raise InputError(f"{path}: the graph has no nodes, so there is nothing to order")
     if not proto.opset_import:
@@ -70,6 +74,26 @@ def read_model(path: Path) -> Any:
         if not (path.parent / location).is_file():
             raise InputError(f"{path}: its external data {location!r} is missing from {path.parent or Path('.')}")
     return proto
+
+
+def broken_text(message: Any, where: str = "the model") -> str:
+    """The first text that is not UTF-8, as "the name of ... in ..."; empty if all are. Contents of tensors are not read."""
+    name = getattr(message, "name", "")
+    if isinstance(name, str) and name:
+        where = f"{where}, {name!r}"
+    for field, found in message.ListFields() if message.DESCRIPTOR.name != "TensorProto" else _of_tensor(message):
+        for one in found if hasattr(found, "__len__") and not isinstance(found, (str, bytes)) else (found,):
+            if isinstance(one, bytes) and field.type == field.TYPE_STRING:
+                return f"{field.name.replace('_', ' ')} {one!r} in {where}"
+            if field.type == field.TYPE_MESSAGE and (broken := broken_text(one, where)):
+                return broken
+    return ""
+
+
+def _of_tensor(tensor: Any) -> list[tuple[Any, Any]]:
+    """Fields of a tensor besides its contents."""
+    fields = tensor.DESCRIPTOR.fields_by_name
+    return [(fields[key], getattr(tensor, key)) for key in ("name", "doc_string", "external_data")]
 
 
 def walk(graph: Any) -> Iterator[Any]:
@@ -97,6 +121,14 @@ def external_files(proto: Any) -> list[str]:
             if tensor.data_location == 1:
                 found.update(e.value for e in tensor.external_data if e.key == "location")
     return sorted(found)
+
+
+def weight_bytes(proto: Any) -> int:
+    """Bytes of all constants of a model, at all levels, external ones too; texts are not counted."""
+    name_of = import_onnx().TensorProto.DataType.Name
+    tensors = [t for graph in graphs(proto.graph) for t in graph.initializer]
+    tensors += [a.t for node in walk(proto.graph) if is_constant(node) for a in node.attribute if a.type == 4]
+    return sum(-(-prod(t.dims) * BITS.get(name_of(t.data_type).lower(), 0) // 8) for t in tensors if t.data_type != 8)
 
 
 # -- dimensions ------------------------------------------------------------------------------------------------------

@@ -35,6 +35,9 @@ RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
 
+RECURRENT = frozenset({("", "RNN"), ("", "LSTM"), ("", "GRU"), (MICROSOFT, "DynamicQuantizeLSTM")})
+"""Take their workspace in pieces, each of which the allocator rounds up; ONNX Runtime tells the sum alone."""
+
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 
 

@@ -145,5 +145,5 @@ def _step(one: Artifact, path: Path, files: Sequence[str], names: Sequence[str])
             if name not in known:
                 more.graph.output.add().name = name
         tasks.append({"names": chunk, "suffix": more.SerializeToString().hex()})
-    return {"do": "values", "level": "none", "reuse": True, "threads": one.origin.threads, "external": one.origin.external,
+    return {"do": "values", "level": "none", "reuse": True, "limit": one.origin.limit, "threads": one.origin.threads, "external": one.origin.external,
             "model": str(path), "feeds_files": list(files), "chunks": tasks}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peakmem_cli.common import FrontendName, FrontendOptions, Json, ModelFile, Quiet, TimeLimit, limit
+from peakmem_cli.common import FrontendName, FrontendOptions, Json, ModelFile, NoMeasure, Quiet, TimeLimit, limit
 
 
 def command(
@@ -10,6 +10,7 @@ def command(
     options: FrontendOptions,
     frontend: FrontendName = None,
     time_limit: TimeLimit = 5.0,
+    no_measure: NoMeasure = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -27,6 +28,7 @@ def command(
     line = timeline(program)
     with screen.progress() as progress:
         ordering = peakmem.certify(source, time_limit=limit(time_limit), progress=progress)
+        headline, figures, seen = ("", {}, ()) if no_measure else source.observe(progress=progress)
     costs = cost_report(program)
     known = words.proof(line.peak, ordering.lower_bound, certified=ordering.certificate is not None)
     if ordering.peak < line.peak:
@@ -61,10 +63,11 @@ def command(
             "entry_bytes": program.entry_bytes,
             "constant_bytes": sum(b.size for b in program.buffers if b.kind == "constant"),
             "macs": costs.macs,
-            "notes": [*source.notes],
+            "notes": [*source.notes, *seen],
+            **({source.frontend: figures} if figures else {}),
         }
     )
-    screen.answer(f"{source.quantity} {human(source.predicted_bytes)}, predicted for the order given; {known}")
+    screen.answer(f"{headline + '; ' if headline else ''}{source.quantity} {human(source.predicted_bytes)}, predicted for the order given; {known}")
     if screen.talks:
         constants = sum(b.size for b in program.buffers if b.kind == "constant")
         counts = ", ".join(
@@ -76,5 +79,5 @@ def command(
         screen.table(words.peak_title(line), words.PEAK_COLUMNS, words.peak_rows(line))
         if costs.macs:
             screen.line(f"{costs.macs:,} MACs")
-        screen.lines(source.notes, indent="note: ")
+        screen.lines([*source.notes, *seen], indent="note: ")
     return 0

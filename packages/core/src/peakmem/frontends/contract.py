@@ -95,6 +95,8 @@ class Verification:
     varied : bool or None
         Whether any compared value had different bits for different inputs; where none had, equal bits show nothing. None
         where this was not looked at.
+    headline : str
+        What its user asks first, such as the memory of the process; stands before the quantity in the first line of an answer.
     """
 
     runtime: str
@@ -111,6 +113,7 @@ class Verification:
     details: dict[str, Any] = field(default_factory=dict)
     structure: str = ""
     varied: bool | None = None
+    headline: str = ""
 
     @property
     def measured(self) -> bool:
@@ -263,6 +266,20 @@ class Model(ABC):
         RuntimeFailed
             When the runtime cannot execute the artifact.
         """
+
+    def observe(self, *, progress: Progress | None = None) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+        """Run this artifact as it is run today, for ``inspect``.
+
+        Returns
+        -------
+        headline : str
+            Stands before the first line of the answer; see `Verification.headline`.
+        document : dict
+            Figures under the name of the frontend, JSON-ready.
+        notes : tuple of str
+            Sentences; where nothing could be run, why.
+        """
+        return "", {}, ()
 
     def extras(self, other: Model, verification: Verification | None) -> dict[str, Any]:
         """What the frontend adds to the result under its own name, JSON-ready."""

@@ -59,7 +59,8 @@ def answer(result: Result, *, known: str | None = None) -> str:
     if check is not None and check.identical:
         source += ", outputs bitwise identical"
     known = known or _known(result, after)
-    return f"{result.source.quantity} {human(before)} -> {human(after)} {change(before, after)}, {known}; {source}"
+    asked = f"{check.headline}; " if check is not None and check.headline else ""
+    return f"{asked}{result.source.quantity} {human(before)} -> {human(after)} {change(before, after)}, {known}; {source}"
 
 
 def _known(result: Result, reached: int) -> str:

@@ -1,0 +1,224 @@
+"""What the process takes, which is what a user runs out of: the session's bytes are one part of it.
+
+Every figure comes from a process of its own in which nothing runs but one session; those of different settings alternate, so
+that a machine that slows down slows all of them. Taken is the resident memory above what imports and inputs need.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from peakmem.frontends import Progress
+from peakmem.model import RuntimeFailed, UsageError
+from peakmem.system.sizes import short
+
+from peakmem_onnx.artifact import Artifact
+from peakmem_onnx.feeds import write_feeds
+from peakmem_onnx.rules import LEVELS
+from peakmem_onnx.runtime import ask, counting_library, scratch
+from peakmem_onnx.ways import NODES
+
+RUNS = 4
+"""Runs in one process; the first ones make room that later ones reuse."""
+
+_SWITCHES = {"enable_mem_reuse": "reuse", "enable_mem_pattern": "pattern", "enable_cpu_mem_arena": "arena"}
+_NUMBERS = {"intra_op_num_threads": "threads", "inter_op_num_threads": "inter_threads"}
+DEFAULTS = {"level": "all", "reuse": True, "pattern": True, "arena": True}
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A file and the settings of a session that opens it.
+
+    Attributes
+    ----------
+    name, settings : str
+        For people.
+    path : Path
+    job : dict
+        See `peakmem_onnx.child.options_for`.
+    """
+
+    name: str
+    settings: str
+    path: Path
+    job: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What processes of one configuration take: medians over the repeats, in bytes above imports and inputs.
+
+    Attributes
+    ----------
+    name, settings : str
+    peak : int
+        From loading to the last run.
+    load : int
+        Peak while the session is made.
+    growth : int
+        Peak during the runs above what was there before the first.
+    held : int or None
+        By the session's arena after two runs; None without arena, or where nothing was counted.
+    asked : int or None
+        Peak of what the same session asks for where no arena stands between: tensors and workspace.
+    seconds : float
+        CPU time of the fastest run.
+    """
+
+    name: str
+    settings: str
+    peak: int
+    load: int
+    growth: int
+    held: int | None
+    asked: int | None
+    seconds: float
+
+
+def parse_session(items: Sequence[str]) -> dict[str, Any]:
+    """``NAME=VALUE`` pairs as the child takes them: options of SessionOptions, and entries of its configuration (with a dot).
+
+    Raises
+    ------
+    UsageError
+        On anything else.
+    """
+    job: dict[str, Any] = dict(DEFAULTS)
+    for item in items:
+        name, equals, text = item.partition("=")
+        value = text.strip().lower()
+        if not equals or not name:
+            raise UsageError(f"--session {item}: must look like NAME=VALUE, such as enable_mem_pattern=0")
+        if "." in name:
+            job["config"] = {**job.get("config", {}), name: text}
+        elif name in _SWITCHES and value in ("0", "1", "false", "true"):
+            job[_SWITCHES[name]] = value in ("1", "true")
+        elif name in _NUMBERS and value.isdigit():
+            job[_NUMBERS[name]] = int(value)
+        elif name == "graph_optimization_level" and value in LEVELS:
+            job["level"] = value
+        else:
+            known = ", ".join((*_SWITCHES, *_NUMBERS, "graph_optimization_level"))
+            raise UsageError(f"--session {item}: is not known; give one of {known} or an entry of the configuration, such as session.x=1")
+    return job
+
+
+def configurations(model: Artifact, other: Artifact | None, folder: Path) -> list[Configuration]:
+    """The user's own settings, the same without memory patterns, and the new file with its settings."""
+    path = model.path
+    if path is None:
+        path = folder / "given.onnx"
+        path.write_bytes(model.serialized())
+    origin = model.origin
+    shared = {"threads": origin.threads, "external": origin.external}
+    own = {**shared, **parse_session(origin.session)}
+    said = ", ".join(origin.session)
+    found = [Configuration("your settings" if said else "ONNX Runtime as it comes", said or "all options at their defaults", path, own)]
+    if own["pattern"]:
+        words = "the same with enable_mem_pattern=0"
+        found.append(Configuration("without memory patterns", words, path, {**own, "pattern": False}))
+    if other is not None:
+        new = folder / "new.onnx"
+        new.write_bytes(other.serialized())
+        found.append(Configuration("the new file", other.way.name, new, {**shared, "level": "none", **other.way.session}))
+    return found
+
+
+def measure_process(model: Artifact, other: Artifact | None, *, progress: Progress | None = None) -> list[Taken]:
+    """Run every configuration ``origin.repeats`` times; nothing with 0 repeats, and where nodes run one by one.
+
+    Raises
+    ------
+    RuntimeFailed
+        Where a session cannot be opened, or the system does not tell the memory of a process.
+    """
+    origin = model.origin
+    if not origin.repeats or model.way is NODES:
+        return []
+    if not sys.platform.startswith("linux"):
+        raise RuntimeFailed("the peak of a process is read from /proc, which needs Linux")
+    with scratch() as folder:
+        feeds = write_feeds(origin.feeds[:1], folder)
+        found = configurations(model, other, folder)
+        runs: dict[str, list[dict[str, Any]]] = {one.name: [] for one in found}
+        for repeat in range(origin.repeats):
+            if progress is not None:
+                progress(f"measuring processes, {repeat + 1} of {origin.repeats}")
+            for one in found:
+                step = {**one.job, "do": "process", "model": str(one.path), "feeds_files": feeds, "runs": RUNS}
+                runs[one.name].append(ask(folder, [step])[0])
+        counted = _count(found, feeds, folder)
+    return [_taken(one, runs[one.name], *counted[one.name]) for one in found]
+
+
+def _count(found: Sequence[Configuration], feeds: Sequence[str], folder: Path) -> dict[str, tuple[int | None, int | None]]:
+    """Bytes held by the arena and bytes asked for, of each configuration."""
+    library = counting_library()
+    if library is None:
+        return {one.name: (None, None) for one in found}
+    steps = []
+    for one in found:
+        steps += [
+            {**one.job, "do": "measure", "model": str(one.path), "feeds_files": list(feeds), "arena": arena}
+            for arena in (True, False)
+        ]
+    answers = iter(ask(folder, steps, preload=library))
+    result: dict[str, tuple[int | None, int | None]] = {}
+    for one in found:
+        with_arena, without = next(answers), next(answers)
+        held = sum(with_arena["held"][:2]) if one.job.get("arena") else None
+        result[one.name] = (held, max(again for _, again in without["peaks"]))
+    return result
+
+
+def _taken(one: Configuration, runs: Sequence[Mapping[str, Any]], held: int | None, asked: int | None) -> Taken:
+    middle = {key: int(statistics.median(run[key] for run in runs)) for key in ("peak", "load", "growth")}
+    seconds = statistics.median(run["seconds"] for run in runs)
+    return Taken(one.name, one.settings, middle["peak"], middle["load"], middle["growth"], held, asked, seconds)
+
+
+def headline(rows: Sequence[Taken], *, new: bool) -> str:
+    """``process +96.0 MiB -> +32.0 MiB (-67 %) at 0.99x time``; of the file as it is alone where there is no new one."""
+    if not rows:
+        return ""
+    first, last = rows[0], rows[-1]
+    if not new:
+        return f"process +{short(first.peak)}"
+    return f"process +{short(first.peak)} -> +{short(last.peak)}{_against(first, last)}"
+
+
+def _against(first: Taken, last: Taken) -> str:
+    share = f" ({100 * (last.peak - first.peak) / first.peak:+.0f} %)" if first.peak > 0 else ""
+    return share + (f" at {last.seconds / first.seconds:.2f}x time" if first.seconds > 0 else "")
+
+
+def sentences(rows: Sequence[Taken], repeats: int) -> list[str]:
+    """One line a configuration."""
+    lines = []
+    for row in rows:
+        parts = [f"peak +{short(row.peak)}" + ("" if row is rows[0] else _against(rows[0], row)),
+                 f"loading +{short(row.load)}", f"runs +{short(row.growth)}"]
+        if row.held is not None:
+            parts.append(f"its arena holds {short(row.held)}")
+        if row.asked is not None:
+            parts.append(f"asked for {short(row.asked)}")
+        lines.append(f"process, {row.name}: {', '.join(parts)}")
+    if rows:
+        lines.append(
+            f"processes: resident memory above imports and inputs, weights included; median of {repeats} fresh process"
+            f"{'es' if repeats > 1 else ''} of {RUNS} runs"
+        )
+    return lines
+
+
+def document(rows: Sequence[Taken]) -> list[dict[str, Any]]:
+    """The entry ``process`` of documents."""
+    names = {"peak": "peak_bytes", "load": "load_bytes", "growth": "growth_bytes", "held": "arena_bytes", "asked": "asked_bytes",
+             "seconds": "cpu_seconds"}
+    return [{names.get(key, key): value for key, value in asdict(row).items()} for row in rows]

@@ -1,0 +1,111 @@
+"""What processes take: every figure from a process of its own."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from onnx import helper
+from peakmem.api import load, optimize
+from peakmem.model import RuntimeFailed, UsageError
+from peakmem_onnx import process
+from peakmem_onnx.process import Taken, headline, parse_session, sentences
+from peakmem_onnx.runtime import counting_library
+
+from .conftest import branches, model, needs_runtime, value, weight
+
+pytestmark = needs_runtime
+
+
+@pytest.fixture(autouse=True)
+def without_processes():
+    """Here they are measured; elsewhere they are not (see conftest)."""
+
+
+def wide():
+    """Weights of 4 MiB, activations of 16 MiB and more."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("Exp", ["a"], ["b"]),
+        helper.make_node("Add", ["a", "b"], ["c"]),
+        helper.make_node("ReduceMean", ["c"], ["y"], keepdims=0),
+        helper.make_node("MatMul", ["v", "big"], ["z"]),
+    ]
+    return model(nodes, [value("x", [1, 1, 512, 512]), value("v", [1, 1024])], [value("y", []), value("z", [1, 1024])],
+                 [weight("w", 8, 1, 1, 1), weight("big", 1024, 1024)])
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="read from /proc")
+def test_the_process_before_and_after(store):
+    m = load(store(wide()), frontend="onnx", ort_level="basic", repeats=2)
+    result = optimize(m, time_limit=10)
+    check = result.verification
+    rows = {row["name"]: row for row in result.to_json()["onnx"]["process"]}
+    assert list(rows) == ["ONNX Runtime as it comes", "without memory patterns", "the new file"]
+    for row in rows.values():
+        assert row["load_bytes"] > 4 << 20  # the weights
+        assert row["growth_bytes"] > 16 << 20  # two activations at once
+        assert row["peak_bytes"] >= max(row["load_bytes"], row["growth_bytes"])
+        assert row["cpu_seconds"] > 0
+    if counting_library() is not None:
+        assert rows["ONNX Runtime as it comes"]["arena_bytes"] >= 16 << 20
+        assert rows["the new file"]["arena_bytes"] is None
+        assert rows["the new file"]["asked_bytes"] == check.optimized_bytes
+    assert check.headline.startswith("process +")
+    assert check.headline.endswith("x time")
+    assert sum(note.startswith("process, ") for note in check.notes) == 3
+    assert any("median of 2 fresh processes of 4 runs" in note for note in check.notes)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="read from /proc")
+def test_a_file_as_it_is_with_the_users_own_settings(store):
+    options = ("enable_mem_pattern=0", "intra_op_num_threads=2", "session.intra_op.allow_spinning=0", "enable_cpu_mem_arena=false")
+    m = load(store(branches()), frontend="onnx", ort_level="none", repeats=1, session=options)
+    first, told, notes = m.observe()
+    (row,) = told["process"]
+    assert row["name"] == "your settings"
+    assert row["settings"] == ", ".join(options)
+    assert row["arena_bytes"] is None
+    assert first == f"process +{process.short(row['peak_bytes'])}"
+    assert len(notes) == 2
+    assert load(store(branches()), frontend="onnx", repeats=0).observe() == ("", {}, ())
+
+
+def test_settings_are_read():
+    assert parse_session(()) == process.DEFAULTS
+    job = parse_session(("graph_optimization_level=basic", "enable_mem_reuse=0", "session.x=A=b", "inter_op_num_threads=2"))
+    assert job == {**process.DEFAULTS, "level": "basic", "reuse": False, "inter_threads": 2, "config": {"session.x": "A=b"}}
+    for bad in ("enable_mem_pattern", "enable_mem_pattern=maybe", "nonsense=1", "graph_optimization_level=9", "=1"):
+        with pytest.raises(UsageError, match=r"^--session "):
+            parse_session((bad,))
+
+
+def test_settings_are_refused_before_anything_runs(store, monkeypatch):
+    monkeypatch.setattr("peakmem_onnx.compile.ask", lambda *_, **__: pytest.fail("it was run"))
+    with pytest.raises(UsageError, match="nonsense"):
+        load(store(branches()), frontend="onnx", session=("nonsense=1",))
+
+
+def test_the_sentences():
+    before = Taken("as it comes", "", 100 << 20, 30 << 20, 70 << 20, 80 << 20, 60 << 20, 0.2)
+    after = Taken("the new file", "", 40 << 20, 20 << 20, 20 << 20, None, 15 << 20, 0.21)
+    assert headline([before, after], new=True) == "process +100.0 MiB -> +40.00 MiB (-60 %) at 1.05x time"
+    assert headline([before], new=False) == "process +100.0 MiB"
+    assert headline([], new=True) == ""
+    assert sentences([before, after], 1)[1] == (
+        "process, the new file: peak +40.00 MiB (-60 %) at 1.05x time, loading +20.00 MiB, runs +20.00 MiB, asked for 15.00 MiB"
+    )
+
+
+def test_what_cannot_be_measured_is_said(store, monkeypatch):
+    m = load(store(branches()), frontend="onnx", ort_level="none", repeats=1)
+
+    def fail(*_, **__):
+        raise RuntimeFailed("the system does not tell VmHWM")
+
+    monkeypatch.setattr(process, "measure_process", fail)
+    check = m.verify(m)
+    assert check.failures == ()
+    assert check.headline == ""
+    assert "the memory of the process was not measured: the system does not tell VmHWM" in check.notes
+    assert m.observe() == ("", {}, ("the memory of the process was not measured: the system does not tell VmHWM",))
