@@ -21,7 +21,8 @@ OLD = {
     "peakmem.words": "answer",
     "peakmem.bounds": "forward_trap",
     "peakmem.ordering.flat": "Solver",
-    "peakmem.recompute": "Problem",
+    "peakmem.recompute": "RerunProblem",
+    "peakmem.recompute.problem": "parse_extra_macs",
     "peakmem.recompute.floors": "floor",
 }
 

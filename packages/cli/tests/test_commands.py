@@ -365,7 +365,7 @@ def test_measured_and_predicted_are_told_apart() -> None:
     from peakmem_cli import words
 
     check = SimpleNamespace(
-        baseline_bytes=3840, optimized_bytes=2176, runtime="tflm", version="1.2", identical=True
+        baseline_bytes=3840, optimized_bytes=2176, runtime="tflm", version="1.2", identical=True, headline=""
     )
     source = SimpleNamespace(quantity="arena_head", predicted_bytes=3840, bounded=True)
     after = SimpleNamespace(predicted_bytes=2176)

@@ -24,6 +24,10 @@ MOVED = {
     "programfile": "frontends.programfile",
     "words": "report.words",
     "recompute": "transform.recompute",
+    "recompute.problem": "transform.recompute.reruns",
+    "recompute.greedy": "transform.recompute.lowering",
+    "recompute.milp": "transform.recompute.integer",
+    "recompute.plot": "report.front",
 }
 """Old name -> new one, both below ``peakmem``."""
 
@@ -49,7 +53,7 @@ class _Forward(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # such as __path__, by which a second copy of the new files would be found
             raise AttributeError(name)
-        return getattr(import_module("peakmem.transform.recompute"), name)
+        return getattr(import_module("peakmem.transform.recompute"), {"Problem": "RerunProblem"}.get(name, name))
 
 
 class Moved(MetaPathFinder, Loader):

@@ -28,7 +28,7 @@ from peakmem_inductor.profile import Profile, profile_path, read_profile
 from peakmem_inductor.simulation import simulate
 from peakmem_inductor.statictext import profile_from_text
 from peakmem_inductor.structure import compare_graphs
-from peakmem_inductor.wrapper import parse_wrapper
+from peakmem_inductor.wrapper import is_ahead_of_time, parse_wrapper
 
 if TYPE_CHECKING:
     from peakmem.ordering import Ordering
@@ -217,7 +217,10 @@ def load_model(path: Path, options: Mapping[str, Any]) -> InductorModel:
         When the text is no wrapper, holds an unknown statement, or the profile is of another wrapper.
     """
     try:
-        source = path.read_bytes().decode()
+        data = path.read_bytes()
+        if is_ahead_of_time(data[:4096]):
+            raise InputError(f"{path}: was compiled by AOTInductor, to C++ that peakmem does not permute; give a Python wrapper")
+        source = data.decode()
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:

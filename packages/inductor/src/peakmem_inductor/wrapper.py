@@ -37,6 +37,11 @@ class UnknownForm(InputError):
     """The wrapper holds something this version does not know; the graph must be left as it is."""
 
 
+def is_ahead_of_time(head: bytes) -> bool:
+    """A package of AOTInductor (a zip file), or the C++ of one."""
+    return (head.startswith(b"PK") and b"/data/aotinductor/" in head) or b"torch/csrc/inductor/aoti_" in head
+
+
 def looks_like_wrapper(head: bytes) -> bool:
     """Whether a file starts like a generated wrapper (its first 4096 bytes are enough)."""
     return b"AsyncCompile" in head and b"torch._inductor" in head and b"empty_strided" in head
