@@ -18,6 +18,7 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "packages" / "core" / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "packages" / "check" / "tests"))
 
 from oracles import bottleneck, brute_force, least_workspaces, programs
 from truth import examine, examine_invariance

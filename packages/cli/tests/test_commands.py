@@ -57,6 +57,23 @@ def test_quiet_prints_the_answer_alone(peakmem: Call, program: Path) -> None:
         assert done.out.count("\n") == 1
 
 
+def test_an_effort_ends_the_search_and_gives_the_same_certificate_every_time(
+    peakmem: Call, program: Path, tmp_path: Path
+) -> None:
+    least = least_peak(library.load(program).program)
+    for effort, optimal in ((0, False), (100_000, True)):
+        files = []
+        for k in range(2):
+            out = tmp_path / f"{effort}-{k}.json"
+            done = peakmem("certify", program, "--effort", effort, "--time-limit", "inf", "-o", out, "--json")
+            assert done.code == 0
+            assert json.loads(done.out)["optimal"] is optimal
+            assert json.loads(done.out)["lower_bound"] <= least
+            files.append(out.read_bytes())
+        assert files[0] == files[1]
+    assert peakmem("optimize", program, "--effort", 0, "--require-optimal").code == 3
+
+
 @pytest.mark.parametrize("command", ["optimize", "inspect", "certify", "frontends"])
 def test_json_is_one_document(peakmem: Call, program: Path, command: str) -> None:
     arguments = [command, "--json"] if command == "frontends" else [command, program, "--json"]
@@ -268,6 +285,8 @@ def test_internal_errors_are_a_sentence(
         (["optimize", "PROGRAM", "--budget", "many"], "is not a size"),
         (["optimize", "PROGRAM", "--time-limit", "-1"], "is not a number of seconds"),
         (["optimize", "PROGRAM", "--time-limit", "nan"], "is not a number of seconds"),
+        (["optimize", "PROGRAM", "--effort", "-1"], "--effort"),
+        (["optimize", "PROGRAM", "--effort", "many"], "valid integer"),
         (["optimize", "PROGRAM", "--frontend", "cobol"], "no frontend is called 'cobol'"),
         (["optimize", "PROGRAM", "--snippet"], "has no snippet"),
         (["optimize"], "Missing argument 'MODEL'"),

@@ -42,6 +42,15 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but th
 TimeLimit = Annotated[
     float, typer.Option("--time-limit", metavar="SECONDS", parser=seconds, help="Stop searching after this; 'inf' never.")
 ]
+Effort = Annotated[
+    int | None,
+    typer.Option(
+        "--effort",
+        metavar="N",
+        min=0,
+        help="Stop ordering after N units of work; with '--time-limit inf' the answer is the same on any machine.",
+    ),
+]
 NoMeasure = Annotated[bool, typer.Option("--no-measure", help="Do not run the artifacts on the real runtime.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace outputs that exist.")]
 Budget = Annotated[

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from peakmem.api import certify as certify
     from peakmem.api import load as load
     from peakmem.api import optimize as optimize
+    from peakmem.api import order as order
     from peakmem.api import verify as verify
     from peakmem.frontends import Frontend as Frontend
     from peakmem.frontends import Model as Model
@@ -40,6 +41,7 @@ _HOMES = {
     "certify": "api",
     "load": "api",
     "optimize": "api",
+    "order": "api",
     "verify": "api",
     "Model": "frontends",
     "Frontend": "frontends",

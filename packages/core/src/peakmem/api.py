@@ -1,8 +1,9 @@
-"""What ``import peakmem`` offers: load, optimize, certify, verify."""
+"""What ``import peakmem`` offers: load, optimize, certify, verify, and order for a graph of one's own."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,12 @@ from peakmem.frontends import (
     run_both,
 )
 from peakmem.model import RuntimeFailed, RuntimeMissing, scheduled_timeline
+from peakmem.ordering import order_program
+from peakmem.ordering.owngraph import Ordered, program_from_graph
 from peakmem.result import Result
 from peakmem.system.progress import silent
 
-__all__ = ["certify", "load", "optimize", "verify"]
+__all__ = ["certify", "load", "optimize", "order", "verify"]
 
 
 def load(path: str | Path, *, frontend: str | None = None, **options: Any) -> Model:
@@ -46,6 +49,7 @@ def optimize(
     model: Model,
     *,
     time_limit: float | None = 60.0,
+    effort: int | None = None,
     measure: Wanted = True,
     progress: Progress | None = None,
 ) -> Result:
@@ -56,6 +60,8 @@ def optimize(
     model : Model
     time_limit : float, optional
         Seconds for ordering and planning together; None for no limit.
+    effort : int, optional
+        A limit of the ordering in units of work, the same on any machine; see `peakmem.ordering.order_program`.
     measure : bool or "required"
         Run both artifacts on the real runtime. Where that cannot be done, ``Result.unmeasured`` says why; with
         ``"required"`` it is an error.
@@ -68,7 +74,7 @@ def optimize(
     """
     start = time.monotonic()
     deadline = None if time_limit is None else start + time_limit
-    ordering = certify(model, time_limit=time_limit, progress=progress)
+    ordering = certify(model, time_limit=time_limit, effort=effort, progress=progress)
     seconds = {"order": ordering.seconds}
     if ordering.certificate is not None:
         seconds["check"] = ordering.check_seconds
@@ -100,6 +106,52 @@ def optimize(
         seconds=seconds,
         notes=(*model.notes, *ordering.notes, *schedule.notes),
     )
+
+
+def order(
+    graph: Any,
+    sizes: Mapping[Any, Any] | str,
+    *,
+    outputs: Iterable[Any] | None = None,
+    pinned: Iterable[Any] = (),
+    workspace: Mapping[Any, Any] | None = None,
+    time_limit: float | None = 60.0,
+    effort: int | None = None,
+    progress: Progress | None = None,
+) -> Ordered:
+    """Find an order of least peak for a graph of one's own, with its proof.
+
+    Parameters
+    ----------
+    graph : networkx.DiGraph or dict
+        A node of a networkx graph is a statement that writes one buffer of the same name; an edge leads from it to a statement
+        that reads this buffer. Or a dict from statements to what they read and write:
+        ``{"conv": (["x"], ["y"]), "add": {"reads": ["x", "y"], "writes": ["z"], "workspace": 64}}``.
+        Statements wait for who writes what they read, wherever it is listed. Where a buffer is written more than once, or
+        in place, the statements that touch it run in the order of the dict.
+    sizes : dict or str
+        Bytes of each buffer, whole numbers (numpy's too); for a networkx graph perhaps the node attribute that holds them.
+    outputs : iterable, optional
+        Buffers kept to the end; if not given, those that are written and never read.
+    pinned : iterable, optional
+        Other buffers that are never freed, such as inputs that belong to the caller. An input (read, never written) is resident
+        from the beginning and freed after its last use.
+    workspace : dict, optional
+        Bytes that a statement needs while it runs, beside what it reads and writes.
+    time_limit : float, optional
+        Seconds; None for no limit.
+    effort : int, optional
+        A limit in units of work, the same on any machine; see `peakmem.ordering.order_program`.
+    progress : callable, optional
+
+    Raises
+    ------
+    InputError
+        For sizes that are missing, negative or no whole numbers, names that are unknown, statements that wait for each other.
+    """
+    program, names = program_from_graph(graph, sizes, outputs=outputs, pinned=pinned, workspace=workspace)
+    found = order_program(program, time_limit=time_limit, effort=effort, progress=progress)
+    return Ordered(found, tuple(names[v] for v in found.orders[""]))
 
 
 def verify(model: Model, other: Model, *, outputs_only: bool = False, progress: Progress | None = None) -> Verification:

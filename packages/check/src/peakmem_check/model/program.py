@@ -55,14 +55,18 @@ class Buffer:
         Bytes that the realizing allocator charges for it (rounded or aligned as it does).
     kind : {"input", "constant", "intermediate", "output"}
         An input is resident from entry. A constant is reported, never scheduled.
-    pinned : bool
-        Never freed inside the program: outputs, and inputs whose owner is the caller.
+    pinned : bool, optional
+        Never freed inside the program: outputs (which is the default), and inputs whose owner is the caller.
     """
 
     name: str
     size: int
     kind: Kind = "intermediate"
-    pinned: bool = False
+    pinned: bool = None  # type: ignore[assignment]  # settled below, so that it is a bool for everybody
+
+    def __post_init__(self) -> None:
+        if self.pinned is None:
+            object.__setattr__(self, "pinned", self.kind == "output")
 
 
 @dataclass(frozen=True, slots=True)

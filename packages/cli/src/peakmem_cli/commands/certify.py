@@ -9,6 +9,7 @@ import typer
 
 from peakmem_cli.common import (
     Budget,
+    Effort,
     Force,
     FrontendName,
     FrontendOptions,
@@ -36,6 +37,7 @@ def command(
     frontend: FrontendName = None,
     budget: Budget = None,
     time_limit: TimeLimit = 60.0,
+    effort: Effort = None,
     require_optimal: RequireOptimal = False,
     force: Force = False,
     json: Json = False,
@@ -58,7 +60,7 @@ def command(
     check_outputs(model, output, program_out, force=force)
     source = peakmem.load(model, frontend=frontend, **options)
     with screen.progress() as progress:
-        ordering = peakmem.certify(source, time_limit=limit(time_limit), progress=progress)
+        ordering = peakmem.certify(source, time_limit=limit(time_limit), effort=effort, progress=progress)
     screen.result_is_there()
     program, certificate = source.program, ordering.certificate
     if program_out is not None:
@@ -107,7 +109,7 @@ def command(
         never = ", and no order fits" if certificate is not None and ordering.lower_bound > budget else ""
         return screen.verdict(Refused(f"over budget: live_peak {human(ordering.peak)} is more than {human(budget)}{never}"))
     if require_optimal and not optimal:
-        return screen.verdict(NotProved(f"{model}: not certified optimal within the time limit"))
+        return screen.verdict(NotProved(f"{model}: not certified optimal within the limits"))
     if output is not None and certificate is None:
         return screen.verdict(NotProved(f"{output}: not written, since no certificate was found"))
     return 0

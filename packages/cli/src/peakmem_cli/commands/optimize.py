@@ -10,6 +10,7 @@ import typer
 from peakmem_cli.commands.recompute import look, save, tell
 from peakmem_cli.common import (
     Budget,
+    Effort,
     Force,
     FrontendName,
     FrontendOptions,
@@ -40,6 +41,7 @@ def command(
     frontend: FrontendName = None,
     budget: Budget = None,
     time_limit: TimeLimit = 60.0,
+    effort: Effort = None,
     require_optimal: RequireOptimal = False,
     no_measure: NoMeasure = False,
     snippet: Annotated[
@@ -80,9 +82,9 @@ def command(
         raise UsageError("--target-peak, --max-extra-macs, --cap and --threshold need --recompute")
     screen = Screen(as_json=json, quiet=quiet)
     if recompute:
-        if certificate_out is not None or snippet or snippet_out is not None or require_optimal or budget is not None:
+        if certificate_out is not None or snippet or snippet_out is not None or require_optimal or budget is not None or effort is not None:
             raise UsageError(
-                "--recompute: goes with none of --certificate-out, --snippet, --snippet-out, --require-optimal and --budget; "
+                "--recompute: goes with none of --certificate-out, --snippet, --snippet-out, --require-optimal, --budget and --effort; "
                 "a plan is exact for its base order, never certified optimal"
             )
         if output is not None and target_peak is None and max_extra_macs is None:
@@ -104,7 +106,7 @@ def command(
     if wants_text and type(source).snippet is peakmem.Model.snippet:
         raise UsageError(f"--snippet: frontend {source.frontend!r} has no snippet to print")
     with screen.progress() as progress:
-        result = peakmem.optimize(source, time_limit=limit(time_limit), measure=measure, progress=progress)
+        result = peakmem.optimize(source, time_limit=limit(time_limit), effort=effort, measure=measure, progress=progress)
     screen.result_is_there()
     check = result.verification
     failures = check.failures if check is not None else ()
@@ -159,7 +161,7 @@ def command(
     if budget is not None and reached > budget:
         return screen.verdict(Refused(f"over budget: {source.quantity} {human(reached)} is more than {human(budget)}"))
     if require_optimal and not (result.realized_optimal and reached == result.realized_bound):
-        return screen.verdict(NotProved(f"{model}: not certified optimal within the time limit"))
+        return screen.verdict(NotProved(f"{model}: not certified optimal within the limits"))
     if certificate_out is not None and result.certificate is None:
         return screen.verdict(NotProved(f"{certificate_out}: not written, since no certificate was found"))
     return 0

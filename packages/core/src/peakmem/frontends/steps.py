@@ -56,7 +56,9 @@ def run_both(model: Model, other: Model, *, wanted: Wanted = True, progress: Pro
         return Measurement(None, "not run (interrupted)", time.monotonic() - begin)
 
 
-def certify(model: Model, *, time_limit: float | None = 60.0, progress: Progress | None = None) -> Ordering:
+def certify(
+    model: Model, *, time_limit: float | None = 60.0, effort: int | None = None, progress: Progress | None = None
+) -> Ordering:
     """Order only: the best order, the bound and its certificate, nothing rewritten.
 
     A certificate that comes back was accepted by `peakmem.proof.check` and names the artifact.
@@ -66,4 +68,4 @@ def certify(model: Model, *, time_limit: float | None = 60.0, progress: Progress
         "frontend": model.frontend,
         "version": frontend_version(model.frontend) or "unknown",  # a model need not come from a distribution
     }
-    return order_program(model.program, time_limit=time_limit, progress=progress, artifact=artifact)
+    return order_program(model.program, time_limit=time_limit, effort=effort, progress=progress, artifact=artifact)

@@ -249,12 +249,12 @@ class Solver:
             if effort == 0:
                 solver.start()
             solver.round(effort)
-            lift = Lift(part.problem, component, offset)
-            tries = STEPS
+            lift, tries = None, STEPS
             for evidence in sorted(solver.evidence, key=lambda e: (-e.level, e.weight)):
                 if evidence.level + offset <= self.bound or not tries or self.meter.out:
                     break
                 tries -= bool(evidence.steps)
+                lift = lift or Lift(part.problem, component, offset)
                 self.meter.spend(len(part.problem))
                 found = lift.lifted(evidence)
                 if found is not None and found[1] > self.bound:
