@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from peakmem.frontends import complete_options
-from peakmem.model import InputError, UsageError
+from peakmem.model import Buffer, Expansion, InputError, Program, Schedule, Statement, UsageError
 from peakmem.ordering import order_program
 from peakmem_tflite import devices
 from peakmem_tflite.arena import allocations, head, simulate
@@ -344,6 +344,32 @@ def test_what_is_smaller_everywhere_is_taken_instead(tiny):
     assert (found.orders, found.offsets) == (good_outcome.orders, good_outcome.offsets)
     assert found.head == head(good.graph, "reference", None, good.graph.plan) < model.predicted_bytes
     assert "this one is larger with none of the known kernels" in said[0]
+
+
+def test_copies_that_are_dear_with_other_kernels_are_written_and_said(tiny):
+    """Recomputation has a target of its own, so its file is written; who has not named the kernels is told."""
+    program = load(tiny).program
+    first, reader = program.statements[0], program.statements[3]
+    again = Statement("again", op=first.op, reads=first.reads, writes=(len(program.buffers),), workspace=first.workspace, cost=first.cost)
+    late = replace(reader, reads=tuple(len(program.buffers) if b == first.writes[0] else b for b in reader.reads))
+    rows = [0, 1, 2, 0, 3, 4]
+    statements = [again if i == 3 else late if i == 4 else program.statements[v] for i, v in enumerate(rows)]
+    buffers = (*program.buffers, Buffer("copy", program.buffers[first.writes[0]].size))
+    made = {b: i for i, s in enumerate(statements) for b in s.writes}
+    statements = [replace(s, dependences=tuple(sorted({made[b] for b in s.reads if b in made}))) for s in statements]
+    expansion = Expansion(Program(buffers, tuple(statements)), tuple(rows), (*range(len(program.buffers)), first.writes[0]))
+    for settings in ({}, {"target": "reference"}):
+        model = load(tiny, **settings)
+        other = model.apply(Schedule({}, expansion=expansion))
+        before, after = heads(model.graph), heads(other.graph)
+        worst = max(TABLES, key=lambda t: after[t] - before[t])
+        told = [note for note in other.notes if note.startswith("with ")]
+        if settings or after[worst] <= before[worst]:
+            assert not told
+        else:
+            assert told == [f"with {worst} the new file is larger: {before[worst]:,} B -> {after[worst]:,} B; name the kernels of the board with --target"]
+    assert devices.warning(model.graph, model.graph) == ()
+    assert devices.warning(optimized(model).graph, model.graph)[0].startswith("with ")
 
 
 def test_real_models_are_never_worse(shared):
