@@ -30,14 +30,14 @@ HEADER = ("model", "operators", "as given", "order only", "plan only", "order + 
 
 def row(path: Path, limit: float) -> tuple[list[str], list[str]]:
     """Cells of one model, and what is wrong with it."""
-    model = TfliteModel.from_bytes(path.read_bytes(), path=path, settings=Settings())
+    model = TfliteModel.from_bytes(path.read_bytes(), path=path, settings=Settings(named=True))
     begin = time.perf_counter()
     ordering = order_program(model.program, time_limit=limit)
     planned = model.apply(model.schedule(ordering))
     seconds = time.perf_counter() - begin
     target = model.settings.target
     alone = planning.place(model.graph, model.mapped, target, model.given)
-    searching = replace(model, settings=Settings(no_plan=True))
+    searching = replace(model, settings=Settings(no_plan=True, named=True))
     variants = {
         "as given": model,
         "order only": model.apply(Schedule(ordering.orders)),

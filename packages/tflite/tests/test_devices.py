@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 from peakmem.frontends import complete_options
-from peakmem.model import InputError, UsageError
+from peakmem.model import Buffer, Expansion, InputError, Program, Schedule, Statement, UsageError
 from peakmem.ordering import order_program
 from peakmem_tflite import devices
 from peakmem_tflite.arena import allocations, head, simulate
 from peakmem_tflite.devicelog import DeviceLog
 from peakmem_tflite.frontend import frontend
-from peakmem_tflite.graph import Operator, Tensor, Window
+from peakmem_tflite.graph import Operator, Subgraph, Tensor, Window
 from peakmem_tflite.model import TfliteModel
 from peakmem_tflite.planning import Outcome
 from peakmem_tflite.settings import Settings
@@ -54,6 +54,18 @@ def test_formulas_return_what_the_sources_return(row):
         assert sum(TABLES[release][op](operator, [tensor(*x), weights, None], [tensor(*y)])) == size, release
         floats = [tensor(*x, "FLOAT32"), weights, None], [tensor(*y, "FLOAT32")]
         assert TABLES[release][op](operator, *floats) == []
+
+
+@pytest.mark.parametrize("target", TABLES)
+@pytest.mark.parametrize("stride", [(0, 0), (-3, -3), (2**31 - 1, 1)])
+def test_steps_that_make_no_sense_ask_for_nothing_odd(target, stride):
+    shapes = [(1, 1, 9, 4), (8, 1, 3, 4), (1, 1, 9, 8)]
+    tensors = tuple(Tensor("", shape, "INT8", 288, i, i == 1, False) for i, shape in enumerate(shapes))
+    for op in ("CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV"):
+        inputs = (0, 1) if op != "TRANSPOSE_CONV" else (0, 1, 0)
+        operator = Operator(op, False, 1, inputs, (2,), window=Window(stride))
+        sizes = requests(target, 0, Subgraph("", tensors, (0,), (2,), (operator,), 0), operator)
+        assert all(size >= 0 and size % 16 == 0 for size in sizes)
 
 
 def by_name(paths, name):
@@ -147,6 +159,7 @@ def test_a_memory_plan_tells_the_scratch_whatever_the_kernels(tiny, make, target
     assert [s.workspace for s in model.program.statements] == [s.workspace for s in named.program.statements]
     assert model.predicted_bytes == named.predicted_bytes
     assert optimized(model).data == optimized(named).data
+    assert optimized(model).predicted_bytes == optimized(named).predicted_bytes
     assert "the log board.log lists it" in model.notes[-1]
 
 
@@ -157,6 +170,15 @@ def test_scratch_of_control_flow_belongs_to_its_operator(tiny):
     listed = Listed("", graph, {(0, 0): (64, 32), (1, 0): (48,), (0, 1): (16,)})
     model = logged(tiny, plan_of(graph, listed), file)
     assert model.kernels.sizes == listed.sizes
+
+
+def test_scratch_of_a_subgraph_that_nothing_runs_belongs_to_nobody(tiny):
+    file = tiny.branching()
+    file.subgraphs.append(tiny.Sub([tiny.T((1, 8)), tiny.T((1, 8))], [tiny.Op("ADD", (0, 0), (1,))], (0,), (1,), "unused"))
+    graph = load(tiny, file).graph
+    text = plan_of(graph, Listed("", graph, {(0, 1): (32,), (3, 0): (64,)}))
+    assert "size=64, offset=0, first_used=-1 last_used=-1" in text
+    assert logged(tiny, text, file).kernels.sizes == {(0, 1): (32,)}
 
 
 def test_copies_ask_for_what_their_originals_ask(tiny):
@@ -323,6 +345,14 @@ def test_without_a_target_no_known_kernels_need_more(tiny):
     assert "--target" in schedule.notes[0]
 
 
+def test_the_largest_scratch_holds_that_of_all_kernels(tiny):
+    graph = load(tiny).graph
+    main = graph.subgraphs[0]
+    largest = [sum(requests(devices._largest(graph), 0, main, op)) for op in main.operators]
+    assert largest == [max(sum(requests(t, 0, main, op)) for t in TABLES) for op in main.operators]
+    assert min(largest[:4]) > 0 == largest[4]
+
+
 def test_what_is_smaller_everywhere_is_taken_instead(tiny):
     """Of those planned with more scratch, the one whose arena is smallest for the portable kernels."""
     model = load(tiny)
@@ -344,6 +374,32 @@ def test_what_is_smaller_everywhere_is_taken_instead(tiny):
     assert (found.orders, found.offsets) == (good_outcome.orders, good_outcome.offsets)
     assert found.head == head(good.graph, "reference", None, good.graph.plan) < model.predicted_bytes
     assert "this one is larger with none of the known kernels" in said[0]
+
+
+def test_copies_that_are_dear_with_other_kernels_are_written_and_said(tiny):
+    """Recomputation has a target of its own, so its file is written; who has not named the kernels is told."""
+    program = load(tiny).program
+    first, reader = program.statements[0], program.statements[3]
+    again = Statement("again", op=first.op, reads=first.reads, writes=(len(program.buffers),), workspace=first.workspace, cost=first.cost)
+    late = replace(reader, reads=tuple(len(program.buffers) if b == first.writes[0] else b for b in reader.reads))
+    rows = [0, 1, 2, 0, 3, 4]
+    statements = [again if i == 3 else late if i == 4 else program.statements[v] for i, v in enumerate(rows)]
+    buffers = (*program.buffers, Buffer("copy", program.buffers[first.writes[0]].size))
+    made = {b: i for i, s in enumerate(statements) for b in s.writes}
+    statements = [replace(s, dependences=tuple(sorted({made[b] for b in s.reads if b in made}))) for s in statements]
+    expansion = Expansion(Program(buffers, tuple(statements)), tuple(rows), (*range(len(program.buffers)), first.writes[0]))
+    for settings in ({}, {"target": "reference"}):
+        model = load(tiny, **settings)
+        other = model.apply(Schedule({}, expansion=expansion))
+        before, after = heads(model.graph), heads(other.graph)
+        worst = max(TABLES, key=lambda t: after[t] - before[t])
+        told = [note for note in other.notes if note.startswith("with ")]
+        if settings or after[worst] <= before[worst]:
+            assert not told
+        else:
+            assert told == [f"with {worst} the new file is larger: {before[worst]:,} B -> {after[worst]:,} B; name the kernels of the board with --target"]
+    assert devices.warning(model.graph, model.graph) == ()
+    assert devices.warning(optimized(model).graph, model.graph)[0].startswith("with ")
 
 
 def test_real_models_are_never_worse(shared):

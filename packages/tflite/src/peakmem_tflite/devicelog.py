@@ -118,10 +118,12 @@ class DeviceLog:
     def _listed(self, graph: Graph, plan: Sequence[Row]) -> Listed:
         everywhere = Listed("", graph, {(k, i): (1,) for k, s in enumerate(graph.subgraphs) for i in range(len(s.operators))})
         rows = allocations(graph, everywhere, None, graph.plan)
-        steps = {a.first: (a.subgraph, a.operator) for a in rows if a.tensor < 0 and a.first > 0}
+        steps = {a.first: (a.subgraph, a.operator) for a in rows if a.tensor < 0}
         mine = sum(a.tensor >= 0 for a in rows)
         sizes: dict[tuple[int, int], tuple[int, ...]] = {}
         for row in plan[mine:]:
+            if row.first < 0:  # of a subgraph that nothing runs
+                continue
             if row.first not in steps:
                 raise InputError(f"{self.name}: a scratch buffer of {in_bytes(row.size)} is used at step {row.first}, which is no operator")
             sizes[steps[row.first]] = (*sizes.get(steps[row.first], ()), row.size)

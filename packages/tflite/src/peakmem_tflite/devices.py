@@ -26,6 +26,16 @@ def table(before: Graph, after: Graph) -> list[dict[str, object]]:
     return [{"target": t, "before": head(before, t, None, before.plan), "after": head(after, t, None, after.plan)} for t in TABLES]
 
 
+def warning(before: Graph, after: Graph) -> tuple[str, ...]:
+    """A sentence about the known kernels that need most more for the second file; none where no kernels do."""
+    sizes = {t: (head(before, t, None, before.plan), head(after, t, None, after.plan)) for t in TABLES}
+    target = max(sizes, key=lambda t: sizes[t][1] - sizes[t][0])
+    was, now = sizes[target]
+    if now <= was:
+        return ()
+    return (f"with {target} the new file is larger: {in_bytes(was)} -> {in_bytes(now)}; name the kernels of the board with --target",)
+
+
 def kernel_notes(graph: Graph, kernels: Target, settings: Settings, predicted: int) -> list[str]:
     """Whose scratch is charged, and how that is known."""
     if kernels == "reference" and not settings.logs:

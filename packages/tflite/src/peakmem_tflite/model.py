@@ -162,10 +162,18 @@ class TfliteModel(Model):
 
     def schedule(self, ordering: Ordering, *, deadline: float | None = None) -> Schedule:
         """Orders and offsets; see `peakmem_tflite.planning`. Never worse than the file as it is."""
-        return self._planned(ordering.orders, ordering.lower_bound, deadline)
+        return self._planned(ordering.orders, ordering.lower_bound, deadline, guarded=True)
 
-    def _planned(self, orders: Orders, bound: int, deadline: float | None = None) -> Schedule:
-        """The best schedule at or near ``orders``; no order has a lower live peak than ``bound`` bytes."""
+    @property
+    def _any_kernels(self) -> bool:
+        """Whether nobody said which kernels the board has."""
+        return self.kernels == "reference" and not self.settings.named
+
+    def _planned(self, orders: Orders, bound: int, deadline: float | None = None, *, guarded: bool = False) -> Schedule:
+        """The best schedule at or near ``orders``; no order has a lower live peak than ``bound`` bytes.
+
+        ``guarded``: and none that other kernels make larger than this file, where nobody named the board's.
+        """
         same = Schedule(self.given, {} if self.judged is not self.graph else None)
         if self._shared:
             return same
@@ -188,7 +196,7 @@ class TfliteModel(Model):
             return planning.with_plan(*args, other_orders(mapped.program, at), deadline)
 
         outcome: planning.Outcome | None
-        if self.kernels == "reference" and not self.settings.named:
+        if guarded and self._any_kernels:
             outcome, said = devices.never_worse(self.judged, self.mapped, planned, self.predicted_bytes)
             notes += said
         else:
@@ -222,7 +230,9 @@ class TfliteModel(Model):
             enlarged = self.enlarged(schedule.expansion)
             if schedule.offsets is None:
                 planned = enlarged._planned({**enlarged.given, **schedule.orders}, 0)
-                return replace(enlarged.apply(planned), remarks=planned.notes)
+                result = enlarged.apply(planned)
+                said = devices.warning(self.judged, result.judged) if self._any_kernels else ()
+                return replace(result, remarks=(*planned.notes, *said))
             return enlarged.apply(replace(schedule, expansion=None))
         for path, order in schedule.orders.items():
             (self.program if not path else dict(self.program.bodies())[path]).validate_order(order)

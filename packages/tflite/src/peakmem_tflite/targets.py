@@ -91,8 +91,8 @@ def requests(target: Target, k: int, subgraph: Subgraph, op: Operator) -> tuple[
         return ()
     inputs = [subgraph.tensors[t] if t >= 0 else None for t in op.inputs]
     try:
-        return tuple(rounded(size) for size in rule(op, inputs, [subgraph.tensors[t] for t in op.outputs]))
-    except (LookupError, ValueError):
+        return tuple(rounded(max(0, size)) for size in rule(op, inputs, [subgraph.tensors[t] for t in op.outputs]))
+    except (LookupError, ValueError, ArithmeticError):
         return ()
 
 
