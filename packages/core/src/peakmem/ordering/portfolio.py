@@ -237,6 +237,7 @@ class Solver:
 
     def _merge(self, part: Part, effort: int) -> None:
         """Solve the components of a part apart, lift the best bound of each, and merge their orders."""
+        fresh = part.union is None
         if part.union is None:
             self.meter.spend(len(part.problem))
             part.union = Union(part.problem, self._below)
@@ -246,7 +247,7 @@ class Solver:
                 continue
             offset = union.offset(component)
             solver.enough = self.bound - offset
-            if effort == 0:
+            if fresh:
                 solver.start()
             solver.round(effort)
             lift, tries = None, STEPS
@@ -267,7 +268,6 @@ class Solver:
         self._improve(part, False, merged(union.components, orders))
         if part.peak <= self.bound:
             return
-
         for i, (component, solver) in enumerate(zip(union.components, union.solvers)):
             if solver is not None:
                 meter = self.meter.share(CANONICAL * 8**effort * len(component.problem))
