@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 
 from common import Clock, Load, load_graphs, markdown, parser, seconds, warm_up, write
 from peakmem.model import Program
+from peakmem.ordering.meter import Meter
 from peakmem.ordering.portfolio import Solver
 from peakmem.ordering.problem import problem_of
 from peakmem.ordering.rules import ALL, REASONS, Rules
@@ -38,7 +39,7 @@ def child(program: Program, rules: Rules, limit: float, out: Connection) -> None
     warm_up()
     problem = problem_of(program)
     with Clock() as clock:
-        solver = Solver(problem, time.monotonic() + limit, None, rules)
+        solver = Solver(problem, Meter(time.monotonic() + limit), None, rules)
         solver.run()
     out.send((clock.cpu, solver.bound, solver.peak))
 
@@ -105,7 +106,7 @@ def main() -> int:
         options.markdown,
         "What each rule of the search is good for",
         "python benchmarks/ablation.py --markdown docs/tables/ablation.md",
-        f"Each rule of `peakmem.rules` switched off in turn, {options.time_limit:g} s of wall time a graph. *Closed*: "
+        f"Each rule of `peakmem.ordering.rules` switched off in turn, {options.time_limit:g} s of wall time a graph. *Closed*: "
         "bound and peak meet. A search that does not end soon after its limit is stopped, and its rule is tried no more.",
         markdown(("switched off", "what the rule is", "closed", "CPU s in all"), rows, left=2),
         "CPU seconds of the search a graph, and the gap where one was left:",
