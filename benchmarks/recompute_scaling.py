@@ -2,8 +2,8 @@
 
 Run: ``python benchmarks/recompute_scaling.py [--seconds 20]``
 
-Programs are ladders (`peakmem.recompute.generators.ladder`): ``rungs`` stages, in each ``width`` cheap values that are kept
-for a late reading. The width of the retention graph follows ``width``; the length follows ``rungs``. Every line is one
+Programs are ladders (`generators.ladder`, beside the tests of the checker): ``rungs`` stages, in each ``width`` cheap
+values that are kept for a late reading. The width of the retention graph follows ``width``; the length follows ``rungs``. Every line is one
 target, half way between the floor and the peak, solved by each method alone. Ratios within one run are what counts: the
 tree decomposition's time should grow with ``2 ** width`` in the first table and linearly in the second.
 """
@@ -11,13 +11,18 @@ tree decomposition's time should grow with ``2 ** width`` in the first table and
 from __future__ import annotations
 
 import argparse
+import sys
 import time
+from pathlib import Path
 
 from peakmem.transform.recompute import RerunProblem, floor, front, solve, trace
-from peakmem.transform.recompute.generators import ladder
 from peakmem.transform.recompute.horizon import Horizon
 from peakmem.transform.recompute.retention import build
 from peakmem.transform.recompute.treewidth import eliminations, solve_treewidth
+
+sys.path.append(str(Path(__file__).parents[1] / "packages" / "check" / "tests"))
+
+from generators import ladder
 
 METHODS = ("treewidth", "intervals", "integer")
 

@@ -33,10 +33,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from common import Load, load_graphs, markdown, parser, seconds, warm_up, write
+from generators import ladder
 from peakmem.model import Program, Statement
 from peakmem.ordering import order_program
 from peakmem.transform.recompute import RerunProblem, floor, solve, trace
-from peakmem.transform.recompute.generators import ladder
 from peakmem.transform.recompute.horizon import Horizon
 from peakmem.transform.recompute.integer import Answer, Scaled, solve_cpsat, solve_highs
 from peakmem.transform.recompute.retention import build

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from generators import ladder, random_order, random_program
 from peakmem.frontends.programfile import ProgramModel
 from peakmem.model import Buffer, Program, Refused, Statement, peak_of, scheduled_timeline
 from peakmem.transform.recompute import (
@@ -21,7 +22,6 @@ from peakmem.transform.recompute import (
     recompute,
     trace,
 )
-from peakmem.transform.recompute.generators import ladder, random_order, random_program
 from test_recompute_oracle import shortest_path
 
 
@@ -78,7 +78,7 @@ def test_without_time_the_front_is_the_given_order_and_says_so() -> None:
 def test_ctrl_c_keeps_the_points_found(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    pareto = sys.modules["peakmem.recompute.pareto"]
+    pareto = sys.modules["peakmem.transform.recompute.pareto"]
     program = ladder(3, 4)
     problem = RerunProblem(program, tuple(range(len(program))))
     whole = front(problem, time_limit=60)
@@ -102,7 +102,7 @@ def test_ctrl_c_in_a_search_without_a_plan_ends_the_front(monkeypatch: pytest.Mo
     """It is no sign that this base order has no plan, after which the next one would be tried."""
     import sys
 
-    pareto = sys.modules["peakmem.recompute.pareto"]
+    pareto = sys.modules["peakmem.transform.recompute.pareto"]
     program = ladder(3, 4)
     problems = [RerunProblem(program, random_order(seed, program)) for seed in range(3)]
     original, calls = pareto.solve, []

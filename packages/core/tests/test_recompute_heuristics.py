@@ -7,10 +7,10 @@ import sys
 from dataclasses import replace
 
 import pytest
+from generators import ladder, random_order, random_program
 from peakmem.model import Program, Statement
 from peakmem.transform.recompute import RerunProblem, floor, make_plan, prune, solve, trace
 from peakmem.transform.recompute.eviction import RULES, Eviction
-from peakmem.transform.recompute.generators import ladder, random_order, random_program
 from peakmem.transform.recompute.horizon import Horizon
 from peakmem.transform.recompute.integer import solve_integer
 from peakmem.transform.recompute.intervals import solve_intervals
@@ -81,7 +81,7 @@ def test_room_for_reruns_between_two_steps_excludes_no_plan() -> None:
 def test_relaxations_alone_still_find_the_price_of_the_shortest_path(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    solver = sys.modules["peakmem.recompute.solver"]
+    solver = sys.modules["peakmem.transform.recompute.solver"]
     monkeypatch.setattr(solver, "_heuristics", lambda *_: None)
     monkeypatch.setattr(solver, "_near", lambda *_: None)
     for problem in problems(25, 7, **KINDS[kind]):
@@ -121,7 +121,7 @@ def test_intervals_that_would_exceed_64_bits_or_take_too_long_to_write_are_refus
     problem = RerunProblem(program, tuple(range(len(program))))
     horizon = Horizon(problem, trace(problem, ()).peak - 1)
     assert solve_intervals(horizon, time_limit=60, effort=60) is not None
-    monkeypatch.setattr(sys.modules["peakmem.recompute.intervals"], "LARGEST_PLAN", 10)
+    monkeypatch.setattr(sys.modules["peakmem.transform.recompute.intervals"], "LARGEST_PLAN", 10)
     assert solve_intervals(horizon, time_limit=60, effort=60) is None
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from generators import random_program
 from peakmem.model import Program
 from peakmem.transform.recompute import RerunProblem, floor, trace
-from peakmem.transform.recompute.generators import random_program
 from peakmem.transform.recompute.oracle import (
     Rows,
     State,

@@ -7,9 +7,9 @@ import random
 from collections.abc import Iterator, Sequence
 
 import pytest
+from generators import random_order
 from peakmem.model import Buffer, Kind, Program, Statement
 from peakmem.transform.recompute import RerunProblem, expand, floor, make_plan, solve, trace
-from peakmem.transform.recompute.generators import random_order
 from peakmem.transform.recompute.plan import Rerun
 from test_recompute_oracle import shortest_path
 

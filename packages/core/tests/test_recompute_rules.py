@@ -10,9 +10,9 @@ import itertools
 from collections.abc import Callable
 
 import pytest
+from generators import random_order, random_program
 from peakmem.model import Buffer, Program, Statement, timeline
 from peakmem.transform.recompute import RerunProblem, expand, floor, make_plan, solve, trace
-from peakmem.transform.recompute.generators import random_order, random_program
 from peakmem.transform.recompute.horizon import Horizon
 from test_recompute_oracle import shortest_path
 

@@ -8,9 +8,9 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from generators import ladder, random_order, random_program
 from peakmem.model import Expansion, Program, timeline
 from peakmem.transform.recompute import RerunProblem, expand, floor, make_plan, order_expansion, prune, solve, trace
-from peakmem.transform.recompute.generators import ladder, random_order, random_program
 from peakmem.transform.recompute.horizon import Horizon
 from peakmem.transform.recompute.integer import Scaled, solve_cpsat, solve_highs, solve_integer
 from peakmem.transform.recompute.oracle import free_order
@@ -220,7 +220,7 @@ def test_without_time_the_answer_is_a_bound_and_what_was_found() -> None:
 
 
 def test_ctrl_c_keeps_the_best_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    solver = sys.modules["peakmem.recompute.solver"]
+    solver = sys.modules["peakmem.transform.recompute.solver"]
     program = ladder(3, 4)
     problem = RerunProblem(program, tuple(range(len(program))))
     target = trace(problem, ()).peak - 1
@@ -260,7 +260,7 @@ def test_answers_are_the_same_each_time() -> None:
 
 def test_models_that_grow_step_by_step_find_the_price_of_the_shortest_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first relaxation of a large program holds few of the steps over the target; here it holds one."""
-    solver = sys.modules["peakmem.recompute.solver"]
+    solver = sys.modules["peakmem.transform.recompute.solver"]
     asked = []
     grow = solver._grow
 
@@ -318,7 +318,7 @@ def test_common_divisors_go_and_sums_too_large_for_cpsat_are_left_to_highs(monke
         assert answer.method == "cp-sat" and answer.exact and answer.bound
         bounds.append(answer.bound)
         with monkeypatch.context() as patch:
-            patch.setattr(sys.modules["peakmem.recompute.integer"], "LARGEST_SUM", scaled.largest_sum)
+            patch.setattr(sys.modules["peakmem.transform.recompute.integer"], "LARGEST_SUM", scaled.largest_sum)
             assert solve_cpsat(scaled, time_limit=60) is None
             other = solve_integer(model, budget=None, time_limit=60)
         assert (other.method, other.bound, other.exact) == ("highs", answer.bound, True)

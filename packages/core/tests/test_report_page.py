@@ -17,6 +17,7 @@ from typing import Any
 
 import peakmem
 import pytest
+from generators import ladder
 from oracles import build, programs
 from peakmem import report
 from peakmem.api import certify, optimize
@@ -30,7 +31,6 @@ from peakmem.report.story import LARGEST_CERTIFICATE, tell
 from peakmem.report.svg import Drawing, fit, marks, style, ticks, word
 from peakmem.report.words import answer
 from peakmem.transform.recompute import recompute
-from peakmem.transform.recompute.generators import ladder
 
 VOID = {"meta", "br", "wbr"}
 
