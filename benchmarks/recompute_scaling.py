@@ -20,11 +20,13 @@ from peakmem.transform.recompute.horizon import Horizon
 from peakmem.transform.recompute.retention import build
 from peakmem.transform.recompute.treewidth import eliminations, solve_treewidth
 
-sys.path.append(str(Path(__file__).parents[1] / "packages" / "check" / "tests"))
+sys.path += [str(Path(__file__).parents[1] / "packages" / name / "tests") for name in ("check", "core")]
 
 from generators import ladder
+from slots import Method, solve_slots, tight_steps
 
-METHODS = ("treewidth", "intervals", "integer")
+METHODS = ("intervals", "auto")
+FULL: tuple[Method, ...] = ("treewidth", "integer")
 
 
 def measure(rungs: int, width: int, seconds: float) -> list[str]:
@@ -33,7 +35,7 @@ def measure(rungs: int, width: int, seconds: float) -> list[str]:
     problem = RerunProblem(program, tuple(range(len(program))))
     target = (trace(problem, ()).peak + floor(program).size) // 2
     horizon = Horizon(problem, target)
-    model = build(horizon, horizon.tight_steps())
+    model = build(horizon, tight_steps(horizon))
     assert model is not None
     widths = {e.kind: e for e in eliminations(model)}
     begin = time.perf_counter()
@@ -42,7 +44,11 @@ def measure(rungs: int, width: int, seconds: float) -> list[str]:
     bound = "too wide" if relaxed is None else f"{relaxed.bound} in {spent:.2f}s"
     row = [str(rungs), str(width), str(len(program)), str(widths["time"].width)]
     row += [str(widths["min-fill"].width) if "min-fill" in widths else "-", bound]
-    for method in (*METHODS, "auto"):
+    for name in FULL:
+        begin = time.perf_counter()
+        status, plan = solve_slots(problem, target, name, seconds)
+        row.append(f"{status if plan is None else plan.extra_macs} in {time.perf_counter() - begin:.2f}s")
+    for method in METHODS:
         outcome = solve(problem, target, time_limit=seconds, method=method)  # type: ignore[arg-type]
         if outcome.status == "exact" and outcome.plan is not None:
             row.append(f"{outcome.plan.extra_macs} in {outcome.seconds:.2f}s")
@@ -51,7 +57,7 @@ def measure(rungs: int, width: int, seconds: float) -> list[str]:
     return row
 
 
-HEAD = ["rungs", "width", "statements", "width (time)", "width (min-fill)", "relaxation", *METHODS, "auto"]
+HEAD = ["rungs", "width", "statements", "width (time)", "width (min-fill)", "relaxation", *FULL, *METHODS]
 
 
 def table(rows: list[list[str]]) -> None:

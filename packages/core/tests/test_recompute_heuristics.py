@@ -66,7 +66,7 @@ def test_room_for_reruns_between_two_steps_excludes_no_plan() -> None:
             horizon = Horizon(problem, target)
             steps = [s for s in range(len(problem.order)) if rng.random() < 0.8]
             crowded = [(s, u) for s in steps for u in range(len(problem.units))]
-            with_rows, without = build(horizon, steps, None, crowded), build(horizon, steps)
+            with_rows, without = build(horizon, steps, crowded), build(horizon, steps)
             if with_rows is None or without is None:
                 assert truth is None
                 continue

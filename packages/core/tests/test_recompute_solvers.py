@@ -17,6 +17,7 @@ from peakmem.transform.recompute.oracle import free_order
 from peakmem.transform.recompute.plan import Plan, allowed
 from peakmem.transform.recompute.retention import build
 from peakmem.transform.recompute.treewidth import eliminations, solve_treewidth
+from slots import assert_least, tight_steps
 from test_recompute_oracle import shortest_path
 
 
@@ -49,15 +50,7 @@ def test_all_methods_find_the_price_of_the_shortest_path(kind: str) -> None:
         for target in targets(problem):
             truth = shortest_path(problem, target)
             feasible, infeasible = feasible + (truth is not None), infeasible + (truth is None)
-            for method in ("auto", "intervals", "integer", "treewidth"):
-                outcome = solve(problem, target, time_limit=60, method=method)  # type: ignore[arg-type]
-                if method == "treewidth" and outcome.status == "gap":
-                    continue  # too wide; the width limit is tested below
-                assert outcome.status == ("infeasible" if truth is None else "exact"), (method, target)
-                if truth is not None:
-                    assert outcome.plan is not None
-                    assert outcome.plan.extra_macs == outcome.lower_bound == truth
-                    assert outcome.plan.peak <= target
+            assert_least(problem, target, truth)
     assert feasible > 8
     assert infeasible > 8
 
@@ -241,7 +234,7 @@ def test_the_width_is_reported_and_grows_with_the_values_kept_not_with_the_lengt
         program = ladder(rungs, kept)
         problem = RerunProblem(program, tuple(range(len(program))))
         horizon = Horizon(problem, (trace(problem, ()).peak + floor(program).size) // 2)
-        model = build(horizon, horizon.tight_steps())
+        model = build(horizon, tight_steps(horizon))
         assert model is not None
         return eliminations(model)[0].width
 
@@ -262,7 +255,7 @@ def test_models_that_grow_step_by_step_find_the_price_of_the_shortest_path(monke
     """The first relaxation of a large program holds few of the steps over the target; here it holds one."""
     solver = sys.modules["peakmem.transform.recompute.solver"]
     asked = []
-    grow = solver._grow
+    grow = solver.grow
 
     def watched(horizon: Horizon, steps: set[int], broken: dict[int, int], largest: int) -> bool:
         more = grow(horizon, steps, broken, largest)
@@ -270,7 +263,7 @@ def test_models_that_grow_step_by_step_find_the_price_of_the_shortest_path(monke
         return bool(more)
 
     monkeypatch.setattr(solver, "FIRST_MODEL", 1)
-    monkeypatch.setattr(solver, "_grow", watched)
+    monkeypatch.setattr(solver, "grow", watched)
     for problem in problems(60, 7):
         for target in targets(problem):
             truth = shortest_path(problem, target)
@@ -286,7 +279,7 @@ def test_cpsat_highs_and_the_tree_decomposition_agree_on_relaxations() -> None:
         for problem in problems(12, 8, **kind):
             for target in targets(problem):
                 horizon = Horizon(problem, target)
-                model = build(horizon, horizon.tight_steps())
+                model = build(horizon, tight_steps(horizon))
                 tree = None if model is None else solve_treewidth(model, budget=None)
                 if model is None or tree is None:
                     continue
@@ -309,7 +302,7 @@ def test_common_divisors_go_and_sums_too_large_for_cpsat_are_left_to_highs(monke
         rows = tuple(replace(s, cost=s.cost * factor, workspace=s.workspace * factor) for s in program.statements)
         problem = RerunProblem(Program(buffers, rows), tuple(range(len(program))))
         horizon = Horizon(problem, (trace(problem, ()).peak + floor(problem.program).size) // 2)
-        model = build(horizon, horizon.tight_steps())
+        model = build(horizon, tight_steps(horizon))
         assert model is not None
         scaled = Scaled(model, None)
         assert scaled.unit == factor
