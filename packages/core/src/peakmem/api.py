@@ -43,11 +43,7 @@ def load(path: str | Path, *, frontend: str | None = None, **options: Any) -> Mo
 
 
 def optimize(
-    model: Model,
-    *,
-    time_limit: float | None = 60.0,
-    measure: Wanted = True,
-    progress: Progress | None = None,
+    model: Model, *, time_limit: float | None = 60.0, measure: Wanted = True, progress: Progress | None = None
 ) -> Result:
     """Order, plan, rewrite and (with ``measure``) run an artifact.
 

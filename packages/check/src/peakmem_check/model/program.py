@@ -132,9 +132,7 @@ class Program:
     def touched(self) -> tuple[tuple[int, ...], ...]:
         """For each statement the buffers it touches, ascending, constants left out."""
         constant = [b.kind == "constant" for b in self.buffers]
-        return tuple(
-            tuple(sorted({b for b in (*s.reads, *s.writes) if not constant[b]})) for s in self.statements
-        )
+        return tuple(tuple(sorted({b for b in (*s.reads, *s.writes) if not constant[b]})) for s in self.statements)
 
     @cached_property
     def touchers(self) -> tuple[tuple[int, ...], ...]:
@@ -219,9 +217,7 @@ class Program:
     @cached_property
     def entry_bytes(self) -> int:
         """rest of the empty state: inputs that are pinned or that something touches."""
-        return sum(
-            b.size for i, b in enumerate(self.buffers) if b.kind == "input" and (b.pinned or self.touchers[i])
-        )
+        return sum(b.size for i, b in enumerate(self.buffers) if b.kind == "input" and (b.pinned or self.touchers[i]))
 
     @cached_property
     def digest(self) -> str:
@@ -271,9 +267,7 @@ class Program:
         document: dict[str, Any] = {
             "schema": SCHEMA,
             "name": self.name,
-            "buffers": [
-                {"id": b.name, "bytes": b.size, "kind": b.kind, "pinned": b.pinned} for b in self.buffers
-            ],
+            "buffers": [{"id": b.name, "bytes": b.size, "kind": b.kind, "pinned": b.pinned} for b in self.buffers],
             "statements": [],
         }
         for s in self.statements:

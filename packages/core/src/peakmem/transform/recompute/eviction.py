@@ -167,12 +167,7 @@ class Eviction:
         return wanted & present, (cost, count)
 
     def search(
-        self,
-        width: int = 1,
-        rules: Sequence[str] = RULES,
-        *,
-        below: Price | None = None,
-        deadline: float | None = None,
+        self, width: int = 1, rules: Sequence[str] = RULES, *, below: Price | None = None, deadline: float | None = None
     ) -> list[Rerun] | None:
         """The cheapest plan in which a beam of ``width`` labels ends, if it costs less than ``below``.
 

@@ -73,9 +73,7 @@ def floor(program: Program) -> Floor:
     n = len(program.statements)
     sizes = [b.size for b in program.buffers]
     touched = program.touched
-    workspace = [
-        s.workspace + max((floor(body).size for body in s.bodies), default=0) for s in program.statements
-    ]
+    workspace = [s.workspace + max((floor(body).size for body in s.bodies), default=0) for s in program.statements]
     entry = [
         b
         for b, buffer in enumerate(program.buffers)

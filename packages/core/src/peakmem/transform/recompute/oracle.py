@@ -22,12 +22,7 @@ are fresh buffers of the row."""
 
 
 def free_order(
-    program: Program,
-    target: int,
-    *,
-    cap: int = 2,
-    max_extra_macs: int | None = None,
-    deadline: float | None = None,
+    program: Program, target: int, *, cap: int = 2, max_extra_macs: int | None = None, deadline: float | None = None
 ) -> int | None:
     """Least extra MACs over *all* base orders; None if none of them reaches ``target``.
 
@@ -134,9 +129,7 @@ def mask(bits: Iterable[int]) -> int:
 
 def entry(program: Program) -> int:
     return mask(
-        b
-        for b, x in enumerate(program.buffers)
-        if x.kind == "input" and x.size and (x.pinned or program.touchers[b])
+        b for b, x in enumerate(program.buffers) if x.kind == "input" and x.size and (x.pinned or program.touchers[b])
     )
 
 

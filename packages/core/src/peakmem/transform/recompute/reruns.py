@@ -186,9 +186,7 @@ class RerunProblem:
     def excluded(self) -> dict[str, int]:
         """Operators that never run twice because of what they are (random, stateful, control flow, overwriting an input,
         of unknown price), with counts."""
-        names = Counter(
-            s.op or s.name for v, s in enumerate(self.program.statements) if not self._rerunnable(v)
-        )
+        names = Counter(s.op or s.name for v, s in enumerate(self.program.statements) if not self._rerunnable(v))
         return dict(sorted(names.items()))
 
     @cached_property

@@ -174,9 +174,7 @@ def _measure(
 def _factors(model: Retention, domains: Sequence[int]) -> list[_Factor]:
     import numpy as np
 
-    factors = [
-        _Factor((x,), np.array([0.0, float(p)])) for x, p in enumerate(model.prices) if p
-    ]
+    factors = [_Factor((x,), np.array([0.0, float(p)])) for x, p in enumerate(model.prices) if p]
     for row in model.rows:
         if row.terms:
             coefficients: dict[int, int] = {}
