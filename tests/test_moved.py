@@ -21,7 +21,7 @@ OLD = {
     "peakmem.words": "answer",
     "peakmem.bounds": "forward_trap",
     "peakmem.ordering.flat": "Solver",
-    "peakmem.recompute": "Problem",
+    "peakmem.recompute": "RerunProblem",
     "peakmem.recompute.floors": "floor",
 }
 

@@ -85,17 +85,8 @@ def optimize(
     found = run_both(model, rewritten, wanted=measure, progress=progress)
     if measure:
         seconds["measure"] = found.seconds
-    return Result(
-        source=model,
-        model=rewritten,
-        ordering=ordering,
-        schedule=schedule,
-        live_peak_before=ordering.peak_before,
-        live_peak_after=scheduled_timeline(program, schedule.orders).peak,
-        measurement=found,
-        seconds=seconds,
-        notes=(*model.notes, *ordering.notes, *schedule.notes),
-    )
+    after, notes = scheduled_timeline(program, schedule.orders).peak, (*model.notes, *ordering.notes, *schedule.notes)
+    return Result(model, rewritten, ordering, schedule, ordering.peak_before, after, found, seconds, notes)
 
 
 def verify(model: Model, other: Model, *, outputs_only: bool = False, progress: Progress | None = None) -> Verification:
@@ -126,15 +117,8 @@ def verify(model: Model, other: Model, *, outputs_only: bool = False, progress: 
         except (RuntimeMissing, RuntimeFailed) as error:  # what the files say is known all the same
             raise type(error)(f"{error} (from the files: {told})") from None
     return Verification(
-        runtime="",
-        version="",
-        quantity=model.quantity,
-        baseline_bytes=None,
-        optimized_bytes=None,
-        baseline_predicted=model.predicted_bytes,
-        predicted_bytes=other.predicted_bytes,
-        bitwise_identical=None,
+        "", "", model.quantity, None, None, model.predicted_bytes, other.predicted_bytes, bitwise_identical=None,
         structure=f"different programs: {structure.difference}",
         failures=(f"these are different programs: {structure.difference}",),
         notes=("nothing was run; --outputs-only compares what they give all the same",),
-    )
+    )  # fmt: skip

@@ -83,8 +83,8 @@ class Result:
         """`optimal`, and the predicted bytes of the realized quantity equal `realized_bound`."""
         return self.optimal and self.model.predicted_bytes == self.realized_bound
 
-    def to_json(self, *, output: str | None = None) -> dict[str, Any]:
-        """The document ``peakmem.result/1``."""
+    def to_json(self, *, output: str | None = None, extras: bool = True) -> dict[str, Any]:
+        """The document ``peakmem.result/1``, with what the frontend adds to it."""
         check = self.verification
         names = {path: _names(self, path, order) for path, order in self.schedule.orders.items()}
         document: dict[str, Any] = {
@@ -107,10 +107,8 @@ class Result:
             "input_rule": self.source.input_rule,
             "notes": [*self.notes, *(check.notes if check else ())],
         }
-        extras = self.source.extras(self.model, check)
-        if extras:
-            document[self.source.frontend] = extras
-        return document
+        added = self.source.extras(self.model, check) if extras else {}
+        return {**document, self.source.frontend: added} if added else document
 
 
 def runtime_document(source: Model, model: Model | None, found: Measurement) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from peakmem.frontends import Progress
 from peakmem.model import Program, Refused
@@ -14,11 +13,6 @@ from peakmem.transform.recompute.lowering import greedy
 from peakmem.transform.recompute.plan import Plan, Rerun, make_plan, trace
 from peakmem.transform.recompute.reruns import RerunProblem
 from peakmem.transform.recompute.solver import Outcome, solve
-
-
-def make_problems(program: Program, orders: Sequence[Sequence[int]], **settings: Any) -> list[RerunProblem]:
-    """One problem for each different base order, in the order given; see `RerunProblem` for the settings."""
-    return [RerunProblem(program, order, **settings) for order in dict.fromkeys(map(tuple, orders))]
 
 
 def base_orders(program: Program, certified: Sequence[int]) -> list[tuple[int, ...]]:
