@@ -117,7 +117,7 @@ def alone(problem: RerunProblem, share: float, limit: float) -> list[str]:
     assert model is not None
     rows = Scaled(model, None)
     solvers: tuple[Callable[[], Answer | None], ...] = (
-        lambda: solve_treewidth(model, budget=None),
+        lambda: solve_treewidth(model, budget=None, largest_table=2**18),
         lambda: solve_cpsat(rows, time_limit=limit, effort=1e9),
         lambda: solve_highs(rows, time_limit=limit),
     )

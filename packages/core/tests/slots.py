@@ -35,7 +35,7 @@ def solve_slots(problem: RerunProblem, target: int, method: Method, time_limit: 
     if method == "integer":
         answer = solve_integer(model, budget=horizon.budget, time_limit=time_limit)
     else:
-        answer = solve_treewidth(model, budget=horizon.budget)
+        answer = solve_treewidth(model, budget=horizon.budget, largest_table=2**18)
     if answer is None or not answer.exact:
         return "gap", None
     if answer.values is None:

@@ -280,7 +280,7 @@ def test_cpsat_highs_and_the_tree_decomposition_agree_on_relaxations() -> None:
             for target in targets(problem):
                 horizon = Horizon(problem, target)
                 model = build(horizon, tight_steps(horizon))
-                tree = None if model is None else solve_treewidth(model, budget=None)
+                tree = None if model is None else solve_treewidth(model, budget=None, largest_table=2**18)
                 if model is None or tree is None:
                     continue
                 first = solve_cpsat(Scaled(model, None), time_limit=60, effort=60)

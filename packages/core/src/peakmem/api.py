@@ -7,21 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from peakmem.frontends import (
-    Frontend,
-    Model,
-    Progress,
-    Verification,
-    Wanted,
-    certify,
-    complete_options,
-    get_frontend,
-    recognise,
-    run_both,
-)
+from peakmem.frontends.contract import Frontend, Model, Verification
+from peakmem.frontends.options import complete_options
+from peakmem.frontends.registry import get_frontend, recognise
+from peakmem.frontends.steps import Wanted, certify, run_both
 from peakmem.model import RuntimeFailed, RuntimeMissing, scheduled_timeline
 from peakmem.result import Result
-from peakmem.system.progress import silent
+from peakmem.system.progress import Progress, silent
 
 __all__ = ["certify", "load", "optimize", "verify"]
 

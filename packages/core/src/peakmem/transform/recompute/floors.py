@@ -6,7 +6,7 @@ that sets the floor is the reason. This takes milliseconds, so it is asked first
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from peakmem.model import Program
@@ -87,10 +87,10 @@ def floor(program: Program) -> Floor:
             for resident in held:
                 resident.add(b)
         elif buffer.pinned:
-            for v in _reach(program.successors, program.touchers[b], n, forward=True):
+            for v in _reach(program.successors, program.touchers[b], range(n)):
                 held[v].add(b)
         elif buffer.kind == "input":
-            for v in _reach(program.predecessors, program.touchers[b], n, forward=False):
+            for v in _reach(program.predecessors, program.touchers[b], range(n - 1, -1, -1)):
                 held[v].add(b)
 
     def largest_first(buffers: set[int]) -> tuple[int, ...]:
@@ -114,18 +114,10 @@ def floor(program: Program) -> Floor:
     return best
 
 
-def _reach(neighbours: tuple[tuple[int, ...], ...], start: tuple[int, ...], n: int, *, forward: bool) -> list[int]:
-    """Strict descendants (or ancestors) of any of ``start``; ids ascend along dependences."""
-    if not start:
-        return []
-    mark = bytearray(n)
-    found = []
-    for v in start:
-        for w in neighbours[v]:
-            mark[w] = 1
-    for v in range(n) if forward else range(n - 1, -1, -1):
-        if mark[v]:
-            found.append(v)
-            for w in neighbours[v]:
-                mark[w] = 1
-    return found
+def _reach(neighbours: Sequence[Sequence[int]], start: Iterable[int], statements: Iterable[int]) -> set[int]:
+    """Strict descendants (or ancestors) of any of ``start``; ``statements`` come in an order that the arcs follow."""
+    met = {w for v in start for w in neighbours[v]}
+    for v in statements:
+        if v in met:
+            met.update(neighbours[v])
+    return met

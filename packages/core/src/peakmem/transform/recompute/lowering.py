@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from peakmem.transform.recompute.plan import Rerun, Trace, allowed, cost_of, trace
@@ -74,7 +75,7 @@ class _View:
         self.worst = now.bytes_at.index(now.peak)
         self.memory: NDArray[np.int64] = np.array(now.bytes_at, dtype=np.int64)
         events = len(now.statements)
-        change = [0] * (events + 2)  # what rests between event e - 1 and event e
+        change = [0] * (events + 2)
         self.newest: dict[int, list[int]] = {}  # buffer -> its instances in order of birth
         for i, (b, first, last) in enumerate(now.instances):
             if last >= 0 or first < 0:
@@ -82,11 +83,7 @@ class _View:
             if first < last:
                 change[first + 1] += self.sizes[b]
                 change[min(last, events) + 1] -= self.sizes[b]
-        self.resting = change
-        total = 0
-        for e in range(events + 1):
-            total += change[e]
-            change[e] = total
+        self.resting = list(accumulate(change))  # what rests between event e - 1 and event e
         self.spent = cost_of(problem, reruns)
         self.runs: dict[int, int] = {}
         for _, u in reruns:

@@ -137,11 +137,12 @@ ROUGH = 32
 
 
 def _front(problem: RerunProblem, base: int, deadline: float, lowest: int) -> tuple[list[Point], bool, bool]:
+    """Points of one base order, whether they are its whole front, and whether Ctrl-C cut it short."""
     given = make_plan(problem, ())
     points = [Point(given, True, 0, base)]
     lowest = max(lowest, floor(problem.program).size)
     rough: list[Plan] = []
-    complete = True
+    complete, stopped = True, False
     try:
         half = time.monotonic() + 0.4 * (deadline - time.monotonic())
         reruns: list[Rerun] | None = []
@@ -171,10 +172,8 @@ def _front(problem: RerunProblem, base: int, deadline: float, lowest: int) -> tu
                 if outcome.plan is None:
                     break
     except KeyboardInterrupt:
-        points.extend(Point(p, False, 0, base) for p in rough)
-        return points, False, True
-    points.extend(Point(p, False, 0, base) for p in rough)
-    return points, complete, False
+        complete, stopped = False, True
+    return points + [Point(p, False, 0, base) for p in rough], complete, stopped
 
 
 def least_peak(problem: RerunProblem, *, time_limit: float = 5.0) -> Outcome:

@@ -247,7 +247,7 @@ def _refine(search: Search) -> bool:
 
 def _answer(model: Retention, budget: int | None, time_limit: float) -> Answer:
     """By the tree decomposition where it is narrow, in whole numbers where not."""
-    answer = solve_treewidth(model, budget=budget, largest_table=2**14)
+    answer = solve_treewidth(model, budget=budget)
     return answer if answer is not None else solve_integer(model, budget=budget, time_limit=time_limit)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-LARGEST_TABLE = 2**18
+LARGEST_TABLE = 2**14
 """Entries of the largest table; a wider problem is left to another solver."""
 
 MOST_VARIABLES = 400
