@@ -331,6 +331,6 @@ def _provenance(story: Story) -> list[str]:
         else:
             rows.append(
                 " It is about the enlarged program, which no command writes; from Python: "
-                "<code>peakmem.check.check(found.expansion.program, document)</code>.</p>"
+                "<code>peakmem.proof.check(found.expansion.program, document)</code>.</p>"
             )
     return _section("Where this comes from", *rows)

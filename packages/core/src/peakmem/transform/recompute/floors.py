@@ -74,11 +74,6 @@ def floor(program: Program) -> Floor:
     sizes = [b.size for b in program.buffers]
     touched = program.touched
     workspace = [s.workspace + max((floor(body).size for body in s.bodies), default=0) for s in program.statements]
-    entry = [
-        b
-        for b, buffer in enumerate(program.buffers)
-        if buffer.kind == "input" and (buffer.pinned or program.touchers[b])
-    ]
     held: list[set[int]] = [set(t) for t in touched]
     for b, buffer in enumerate(program.buffers):
         if buffer.kind == "constant":
@@ -101,7 +96,7 @@ def floor(program: Program) -> Floor:
     first: tuple[int, int, set[int]] | None = None
     for v in range(n):
         if not program.predecessors[v]:
-            resident = {*entry, *touched[v]}
+            resident = {*program.entry, *touched[v]}
             size = workspace[v] + sum(sizes[b] for b in resident)
             if first is None or size < first[0]:
                 first = (size, v, resident)

@@ -122,9 +122,7 @@ def small(program: Program) -> None:
 
 
 def entry(program: Program) -> int:
-    return mask_of(
-        b for b, x in enumerate(program.buffers) if x.kind == "input" and x.size and (x.pinned or program.touchers[b])
-    )
+    return mask_of(b for b in program.entry if program.buffers[b].size)
 
 
 def drops(program: Program, present: int) -> Iterator[int]:
