@@ -49,10 +49,15 @@ class Search:
             self.bound, self.bound_by = bound, method
         return False
 
-    def offer(self, reruns: Sequence[Rerun], method: str) -> Plan | None:
-        """The plan, if it is allowed and reaches the target; taken as the incumbent if it is cheaper."""
-        plan = make_plan(self.problem, reruns) if allowed(self.problem, reruns) else None
-        if plan is None or plan.peak > self.target:
+    def offer(self, reruns: Sequence[Rerun] | None, method: str) -> Plan | None:
+        """The plan of what a method found (None: nothing), if it is allowed and reaches the target.
+
+        It becomes the incumbent if it is cheaper.
+        """
+        if reruns is None or not allowed(self.problem, reruns):
+            return None
+        plan = make_plan(self.problem, reruns)
+        if plan.peak > self.target:
             return None
         if self.plan is None or (plan.extra_macs, len(plan.reruns)) < (self.plan.extra_macs, len(self.plan.reruns)):
             self.plan, self.plan_by = plan, method
@@ -64,8 +69,8 @@ class Search:
             least = self.plan.peak if self.settled else self.target
             self.plan = prune(self.plan, least, deadline=max(self.deadline, time.monotonic() + 0.5))
 
-    def improve(self, reruns: Sequence[Rerun], method: str) -> None:
-        """Offer a list of reruns without what it does not need."""
+    def improve(self, reruns: Sequence[Rerun] | None, method: str) -> None:
+        """Offer what a method found without what it does not need."""
         plan = self.offer(reruns, method)
         if plan is not None:
             least = plan.peak if plan.extra_macs <= self.bound else self.target

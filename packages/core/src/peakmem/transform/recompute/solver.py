@@ -163,9 +163,7 @@ def _heuristics(search: Search, deadline: float) -> None:
     """Plans before any relaxation: the worst moment first, each rule of eviction alone, which is fast, then wider beams."""
     search.tried = True
     begin = time.monotonic()
-    found = greedy(search.problem, search.target, deadline=begin + 0.3 * (deadline - begin))
-    if found is not None:
-        search.improve(found, "lowering")
+    search.improve(greedy(search.problem, search.target, deadline=begin + 0.3 * (deadline - begin)), "lowering")
     several: list[tuple[int, int, list[Rerun]]] = []
     slowest = 0.0
     with suppress(Late):
@@ -186,9 +184,7 @@ def _heuristics(search: Search, deadline: float) -> None:
             for depth in (1, 3):
                 if search.settled or time.monotonic() + width * slowest > deadline:
                     return  # it would hardly end in time
-                found = search.beam(depth).search(width, MIXED, below=search.price, deadline=deadline)
-                if found is not None:
-                    search.improve(found, "eviction")
+                search.improve(search.beam(depth).search(width, MIXED, below=search.price, deadline=deadline), "eviction")
 
 
 def _refine(search: Search) -> bool:
@@ -256,16 +252,14 @@ def _near(search: Search, reruns: Sequence[Rerun]) -> None:
     also those that make their sources, at other moments."""
     problem = search.problem
     begin, left = time.monotonic(), search.left()
-    found = greedy(problem, search.target, start=reruns, deadline=begin + 0.2 * left)
-    if found is not None:
-        search.improve(found, "lowering")
+    search.improve(greedy(problem, search.target, start=reruns, deadline=begin + 0.2 * left), "lowering")
     units = {u for _, u in reruns}
     for _ in range(LEVELS if len(problem.units) > SMALL else 0):
         limit = begin + 0.4 * left - time.monotonic()
         if search.settled or limit <= 0 or len(units) > SMALL:
             return
         placed = solve_intervals(search.horizon(units), at_least=search.bound, time_limit=limit, effort=NARROW)
-        if placed is not None and placed.reruns is not None:
+        if placed is not None:
             search.improve(placed.reruns, "intervals")
         units = units | {w for u in units for b in problem.units[u].sources for w in problem.units_of.get(b, ())}
 
@@ -276,8 +270,7 @@ def _whole(search: Search, share: float = 1.0) -> bool:
     found = solve_intervals(search.horizon(), at_least=search.bound, time_limit=limit, effort=EFFORT)
     if found is None:
         return False
-    if found.reruns is not None:
-        search.offer(found.reruns, "intervals")
+    search.offer(found.reruns, "intervals")
     return search.learn(found.bound, "intervals")
 
 
