@@ -51,7 +51,7 @@ def compare(
     Raises
     ------
     UsageError
-        When they are not two versions of one program: other frontends, quantities, or bytes at entry.
+        When they are not two versions of one program: other frontends, or other bytes at entry.
     RuntimeMissing, RuntimeFailed
         With ``measure="required"`` only.
     """
