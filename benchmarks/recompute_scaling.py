@@ -3,9 +3,10 @@
 Run: ``python benchmarks/recompute_scaling.py [--seconds 20]``
 
 Programs are ladders (`generators.ladder`, beside the tests of the checker): ``rungs`` stages, in each ``width`` cheap
-values that are kept for a late reading. The width of the retention graph follows ``width``; the length follows ``rungs``. Every line is one
-target, half way between the floor and the peak, solved by each method alone. Ratios within one run are what counts: the
-tree decomposition's time should grow with ``2 ** width`` in the first table and linearly in the second.
+values that are kept for a late reading. The width of the retention graph follows ``width``; the length follows
+``rungs``. Every line is one target, half way between the floor and the peak, solved by each method alone. Ratios within
+one run are what counts: the tree decomposition's time should grow with ``2 ** width`` in the first table and linearly
+in the second.
 """
 
 from __future__ import annotations
