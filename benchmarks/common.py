@@ -20,6 +20,7 @@ from peakmem.model import Program
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared" / "data"
+sys.path.append(str(ROOT / "packages" / "check" / "tests"))  # for `generators`
 
 
 @dataclass(frozen=True)

@@ -144,8 +144,8 @@ class Study:
 
     def first(self, module: Any, path: Path, args: list[Any], generate: Any) -> Any:
         import torch
+        from generators import random_order
         from peakmem.model import PeakmemError
-        from peakmem.transform.recompute.generators import random_order
         from peakmem_inductor.arguments import Watch, copies, differing_storage, first_difference
         from peakmem_inductor.dispatch import Candidate, Options, graph_name, order_candidate, owned
         from peakmem_inductor.emitting import emit
@@ -256,7 +256,7 @@ def buffers_in(graph: Any, order: Any) -> list[str]:
 
 
 def child(config: dict[str, Any], target: Path, time_limit: float) -> None:
-    sys.path.insert(0, str(HERE))
+    sys.path[:0] = [str(HERE), str(HERE.parent / "packages" / "check" / "tests")]
     import torch
     from inductor_nets import build
     from torch._functorch import config as functorch_config

@@ -2,24 +2,32 @@
 
 Run: ``python benchmarks/recompute_scaling.py [--seconds 20]``
 
-Programs are ladders (`peakmem.recompute.generators.ladder`): ``rungs`` stages, in each ``width`` cheap values that are kept
-for a late reading. The width of the retention graph follows ``width``; the length follows ``rungs``. Every line is one
-target, half way between the floor and the peak, solved by each method alone. Ratios within one run are what counts: the
-tree decomposition's time should grow with ``2 ** width`` in the first table and linearly in the second.
+Programs are ladders (`generators.ladder`, beside the tests of the checker): ``rungs`` stages, in each ``width`` cheap
+values that are kept for a late reading. The width of the retention graph follows ``width``; the length follows
+``rungs``. Every line is one target, half way between the floor and the peak, solved by each method alone. Ratios within
+one run are what counts: the tree decomposition's time should grow with ``2 ** width`` in the first table and linearly
+in the second.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
+from pathlib import Path
 
 from peakmem.transform.recompute import RerunProblem, floor, front, solve, trace
-from peakmem.transform.recompute.generators import ladder
 from peakmem.transform.recompute.horizon import Horizon
 from peakmem.transform.recompute.retention import build
 from peakmem.transform.recompute.treewidth import eliminations, solve_treewidth
 
-METHODS = ("treewidth", "intervals", "integer")
+sys.path += [str(Path(__file__).parents[1] / "packages" / name / "tests") for name in ("check", "core")]
+
+from generators import ladder
+from slots import Method, solve_slots, tight_steps
+
+METHODS = ("intervals", "auto")
+FULL: tuple[Method, ...] = ("treewidth", "integer")
 
 
 def measure(rungs: int, width: int, seconds: float) -> list[str]:
@@ -28,7 +36,7 @@ def measure(rungs: int, width: int, seconds: float) -> list[str]:
     problem = RerunProblem(program, tuple(range(len(program))))
     target = (trace(problem, ()).peak + floor(program).size) // 2
     horizon = Horizon(problem, target)
-    model = build(horizon, horizon.tight_steps())
+    model = build(horizon, tight_steps(horizon))
     assert model is not None
     widths = {e.kind: e for e in eliminations(model)}
     begin = time.perf_counter()
@@ -37,7 +45,11 @@ def measure(rungs: int, width: int, seconds: float) -> list[str]:
     bound = "too wide" if relaxed is None else f"{relaxed.bound} in {spent:.2f}s"
     row = [str(rungs), str(width), str(len(program)), str(widths["time"].width)]
     row += [str(widths["min-fill"].width) if "min-fill" in widths else "-", bound]
-    for method in (*METHODS, "auto"):
+    for name in FULL:
+        begin = time.perf_counter()
+        status, plan = solve_slots(problem, target, name, seconds)
+        row.append(f"{status if plan is None else plan.extra_macs} in {time.perf_counter() - begin:.2f}s")
+    for method in METHODS:
         outcome = solve(problem, target, time_limit=seconds, method=method)  # type: ignore[arg-type]
         if outcome.status == "exact" and outcome.plan is not None:
             row.append(f"{outcome.plan.extra_macs} in {outcome.seconds:.2f}s")
@@ -46,7 +58,7 @@ def measure(rungs: int, width: int, seconds: float) -> list[str]:
     return row
 
 
-HEAD = ["rungs", "width", "statements", "width (time)", "width (min-fill)", "relaxation", *METHODS, "auto"]
+HEAD = ["rungs", "width", "statements", "width (time)", "width (min-fill)", "relaxation", *FULL, *METHODS]
 
 
 def table(rows: list[list[str]]) -> None:

@@ -33,14 +33,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from common import Load, load_graphs, markdown, parser, seconds, warm_up, write
+from generators import ladder
 from peakmem.model import Program, Statement
 from peakmem.ordering import order_program
 from peakmem.transform.recompute import RerunProblem, floor, solve, trace
-from peakmem.transform.recompute.generators import ladder
 from peakmem.transform.recompute.horizon import Horizon
 from peakmem.transform.recompute.integer import Answer, Scaled, solve_cpsat, solve_highs
 from peakmem.transform.recompute.retention import build
-from peakmem.transform.recompute.solver import relaxed
+from peakmem.transform.recompute.solver import FIRST_MODEL, grow
 from peakmem.transform.recompute.treewidth import solve_treewidth
 
 GRAPHS = ("nasnet_imagenet_4x44", "train_densenet121", "train_unet_like", "fx_timm_densenet121", "randwire_ws32_c78_s0")
@@ -110,12 +110,14 @@ def alone(problem: RerunProblem, share: float, limit: float) -> list[str]:
     """Variables of the first relaxation of a target, and seconds of each solver with its answer."""
     low, now = floor(problem.program).size, trace(problem, ())
     horizon = Horizon(problem, low + int((now.peak - low) * share))
-    steps = relaxed(horizon, {step: size for step, size in zip(now.base_step, now.bytes_at) if size > horizon.target})
+    steps: set[int] = set()
+    broken = {step: size for step, size in zip(now.base_step, now.bytes_at) if size > horizon.target}
+    grow(horizon, steps, broken, FIRST_MODEL)
     model = build(horizon, steps)
     assert model is not None
     rows = Scaled(model, None)
     solvers: tuple[Callable[[], Answer | None], ...] = (
-        lambda: solve_treewidth(model, budget=None),
+        lambda: solve_treewidth(model, budget=None, largest_table=2**18),
         lambda: solve_cpsat(rows, time_limit=limit, effort=1e9),
         lambda: solve_highs(rows, time_limit=limit),
     )

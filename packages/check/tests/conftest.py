@@ -1,4 +1,4 @@
-"""Makes the helper modules of this folder (`checker_pairs`, `oracles`, `tinyprover`) importable from its tests."""
+"""Makes the helper modules of this folder (`checker_pairs`, `generators`, `oracles`, `tinyprover`) importable from its tests."""
 
 import sys
 from pathlib import Path

@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 
 import peakmem as library
 import pytest
+from generators import ladder, random_program
 from peakmem.model import peak_of
-from peakmem.transform.recompute.generators import ladder, random_program
 from peakmem.transform.recompute.oracle import free_order
 
 Call = Callable[..., Any]

@@ -142,7 +142,7 @@ def test_a_process_that_ends_without_an_answer_is_named() -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT to a process")
 def test_ctrl_c_shows_what_is_done_and_leaves_no_process(folder: Path, tmp_path: Path) -> None:
-    from peakmem.transform.recompute.generators import ladder
+    from generators import ladder
 
     slow = tmp_path / "slow"
     slow.mkdir()

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from generators import random_program
 from peakmem.ordering import cuts, order_program
-from peakmem.transform.recompute.generators import random_program
 
 
 def test_the_flow_solver_is_given_arrays(monkeypatch: pytest.MonkeyPatch) -> None:

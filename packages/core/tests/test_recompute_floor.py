@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from generators import random_program
 from peakmem.model import Buffer, Program, Statement
 from peakmem.transform.recompute import floor
-from peakmem.transform.recompute.generators import random_program
 from peakmem.transform.recompute.oracle import free_order
 
 

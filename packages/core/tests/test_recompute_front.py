@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from generators import ladder, random_order, random_program
 from peakmem.frontends.programfile import ProgramModel
 from peakmem.model import Buffer, Program, Refused, Statement, peak_of, scheduled_timeline
 from peakmem.transform.recompute import (
@@ -15,13 +16,11 @@ from peakmem.transform.recompute import (
     floor,
     front,
     least_peak,
-    make_problems,
     order_expansion,
     reach,
     recompute,
     trace,
 )
-from peakmem.transform.recompute.generators import ladder, random_order, random_program
 from test_recompute_oracle import shortest_path
 
 
@@ -57,7 +56,8 @@ def test_several_base_orders_give_the_lower_envelope() -> None:
     better = 0
     for seed in range(40):
         program = random_program(seed, 6)
-        problems = make_problems(program, [random_order(seed, program), *base_orders(program, range(6))])
+        orders = [random_order(seed, program), *base_orders(program, range(6))]
+        problems = [RerunProblem(program, order) for order in dict.fromkeys(orders)]
         together = front(problems, time_limit=60)
         assert together.complete
         every = [pair for problem in problems for pair in brute(problem)]
@@ -78,7 +78,7 @@ def test_without_time_the_front_is_the_given_order_and_says_so() -> None:
 def test_ctrl_c_keeps_the_points_found(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    pareto = sys.modules["peakmem.recompute.pareto"]
+    pareto = sys.modules["peakmem.transform.recompute.pareto"]
     program = ladder(3, 4)
     problem = RerunProblem(program, tuple(range(len(program))))
     whole = front(problem, time_limit=60)
@@ -102,7 +102,7 @@ def test_ctrl_c_in_a_search_without_a_plan_ends_the_front(monkeypatch: pytest.Mo
     """It is no sign that this base order has no plan, after which the next one would be tried."""
     import sys
 
-    pareto = sys.modules["peakmem.recompute.pareto"]
+    pareto = sys.modules["peakmem.transform.recompute.pareto"]
     program = ladder(3, 4)
     problems = [RerunProblem(program, random_order(seed, program)) for seed in range(3)]
     original, calls = pareto.solve, []

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from generators import random_program
 from peakmem.model import Program
 from peakmem.transform.recompute import RerunProblem, floor, trace
-from peakmem.transform.recompute.generators import random_program
+from peakmem.transform.recompute.eviction import mask_of
 from peakmem.transform.recompute.oracle import (
     Rows,
     State,
@@ -17,7 +18,6 @@ from peakmem.transform.recompute.oracle import (
     entry,
     free_order,
     groups_of,
-    mask,
     small,
 )
 
@@ -46,8 +46,8 @@ def shortest_path(problem: RerunProblem, target: int) -> int | None:
             if u.ready < step <= u.deadline and counts[i] + 1 < problem.cap:
                 yield from rows.proceed((step, present, (*counts[:i], counts[i] + 1, *counts[i + 1 :]), k, 0))
         v = problem.order[step]
-        old = mask(b for b in program.touched[v] if problem.born[b] < step and sizes[b])
-        fresh = mask(b for b in program.touched[v] if problem.born[b] == step and sizes[b])
+        old = mask_of(b for b in program.touched[v] if problem.born[b] < step and sizes[b])
+        fresh = mask_of(b for b in program.touched[v] if problem.born[b] == step and sizes[b])
         if present & old == old and weigh(present | fresh) + problem.charged[v] <= target:
             yield 0, (step + 1, present | fresh, counts, 0, 0)
 

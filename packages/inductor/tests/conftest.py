@@ -7,11 +7,13 @@ import random
 import shutil
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, os.path.dirname(__file__))  # for `texts` and others
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "check" / "tests")]  # for `texts` and others; for `generators`
 
 
 @pytest.fixture(scope="session", autouse=True)

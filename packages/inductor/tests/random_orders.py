@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from peakmem.transform.recompute import generators
+import generators
 
 
 def random_order(program: Any, rng: random.Random) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The sentences of the commands; those about proof and measurement are `peakmem.words`."""
+"""The sentences of the commands; those about proof and measurement are `peakmem.report.words`."""
 
 from __future__ import annotations
 

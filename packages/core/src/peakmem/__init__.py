@@ -16,55 +16,33 @@ from typing import TYPE_CHECKING, Any
 from peakmem import _moved as _moved
 
 if TYPE_CHECKING:
-    from peakmem import report as report
-    from peakmem.api import certify as certify
-    from peakmem.api import load as load
-    from peakmem.api import optimize as optimize
-    from peakmem.api import order as order
-    from peakmem.api import verify as verify
-    from peakmem.frontends import Frontend as Frontend
-    from peakmem.frontends import Model as Model
-    from peakmem.frontends import Verification as Verification
-    from peakmem.model import Buffer as Buffer
-    from peakmem.model import PeakmemError as PeakmemError
-    from peakmem.model import Program as Program
-    from peakmem.model import Schedule as Schedule
-    from peakmem.model import Statement as Statement
-    from peakmem.model import Timeline as Timeline
-    from peakmem.model import timeline as timeline
-    from peakmem.ordering import Ordering as Ordering
-    from peakmem.ordering import order_program as order_program
-    from peakmem.result import Result as Result
-    from peakmem.transform.recompute.run import recompute as recompute
+    from peakmem import report
+    from peakmem.api import certify, load, optimize, order, verify
+    from peakmem.frontends import Frontend, Model, Verification
+    from peakmem.model import Buffer, PeakmemError, Program, Schedule, Statement, Timeline, timeline
+    from peakmem.ordering import Ordering, order_program
+    from peakmem.result import Result
+    from peakmem.transform.recompute.run import recompute
+
+__all__ = [
+    "Buffer", "Frontend", "Model", "Ordering", "PeakmemError", "Program", "Result", "Schedule", "Statement", "Timeline",
+    "Verification", "certify", "load", "optimize", "order", "order_program", "recompute", "report", "timeline", "verify",
+]  # fmt: skip
 
 _HOMES = {
-    "certify": "api",
-    "load": "api",
-    "optimize": "api",
-    "order": "api",
-    "verify": "api",
-    "Model": "frontends",
-    "Frontend": "frontends",
-    "Verification": "frontends",
-    "Buffer": "model",
-    "PeakmemError": "model",
-    "Program": "model",
-    "Schedule": "model",
-    "Statement": "model",
-    "Timeline": "model",
-    "timeline": "model",
-    "Ordering": "ordering",
-    "order_program": "ordering",
-    "Result": "result",
-    "recompute": "transform.recompute.run",
+    "api": ("certify", "load", "optimize", "order", "verify"),
+    "frontends": ("Frontend", "Model", "Verification"),
+    "model": ("Buffer", "PeakmemError", "Program", "Schedule", "Statement", "Timeline", "timeline"),
+    "ordering": ("Ordering", "order_program"),
+    "result": ("Result",),
+    "transform.recompute.run": ("recompute",),
 }
-
-__all__ = sorted([*_HOMES, "report"])
 
 
 def __getattr__(name: str) -> Any:
     if name == "report":
         return import_module("peakmem.report")
-    if name in _HOMES:
-        return getattr(import_module(f"peakmem.{_HOMES[name]}"), name)
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"peakmem.{module}"), name)
     raise AttributeError(f"module 'peakmem' has no attribute {name!r}")

@@ -8,23 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from peakmem.frontends import (
-    Frontend,
-    Model,
-    Progress,
-    Verification,
-    Wanted,
-    certify,
-    complete_options,
-    get_frontend,
-    recognise,
-    run_both,
-)
+from peakmem.frontends.contract import Frontend, Model, Verification
+from peakmem.frontends.options import complete_options
+from peakmem.frontends.registry import get_frontend, recognise
+from peakmem.frontends.steps import Wanted, certify, run_both
 from peakmem.model import RuntimeFailed, RuntimeMissing, scheduled_timeline
 from peakmem.ordering import order_program
 from peakmem.ordering.owngraph import Ordered, program_from_graph
 from peakmem.result import Result
-from peakmem.system.progress import silent
+from peakmem.system.progress import Progress, silent
 
 __all__ = ["certify", "load", "optimize", "order", "verify"]
 
@@ -95,17 +87,8 @@ def optimize(
     found = run_both(model, rewritten, wanted=measure, progress=progress)
     if measure:
         seconds["measure"] = found.seconds
-    return Result(
-        source=model,
-        model=rewritten,
-        ordering=ordering,
-        schedule=schedule,
-        live_peak_before=ordering.peak_before,
-        live_peak_after=scheduled_timeline(program, schedule.orders).peak,
-        measurement=found,
-        seconds=seconds,
-        notes=(*model.notes, *ordering.notes, *schedule.notes),
-    )
+    after, notes = scheduled_timeline(program, schedule.orders).peak, (*model.notes, *ordering.notes, *schedule.notes)
+    return Result(model, rewritten, ordering, schedule, ordering.peak_before, after, found, seconds, notes)
 
 
 def order(
@@ -182,15 +165,8 @@ def verify(model: Model, other: Model, *, outputs_only: bool = False, progress: 
         except (RuntimeMissing, RuntimeFailed) as error:  # what the files say is known all the same
             raise type(error)(f"{error} (from the files: {told})") from None
     return Verification(
-        runtime="",
-        version="",
-        quantity=model.quantity,
-        baseline_bytes=None,
-        optimized_bytes=None,
-        baseline_predicted=model.predicted_bytes,
-        predicted_bytes=other.predicted_bytes,
-        bitwise_identical=None,
+        "", "", model.quantity, None, None, model.predicted_bytes, other.predicted_bytes, bitwise_identical=None,
         structure=f"different programs: {structure.difference}",
         failures=(f"these are different programs: {structure.difference}",),
         notes=("nothing was run; --outputs-only compares what they give all the same",),
-    )
+    )  # fmt: skip

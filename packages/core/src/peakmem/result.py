@@ -1,27 +1,4 @@
-"""What an optimization returns, and its JSON ``peakmem.result/1``.
-
-Sizes are bytes. What one frontend adds stands under its own name; a recomputation adds ``recompute``.
-
-- ``schema``, ``frontend``, ``input``, ``output``, ``statements``:
-    Who read the artifact, the files read and written (or null), how many statements there are.
-- ``live_peak_before``, ``live_peak_after``, ``lower_bound``:
-    By the memory model: the given order, the realized one, and what no order goes below.
-- ``optimal``, ``gap``:
-    ``live_peak_after`` is ``lower_bound`` and ``certificate`` proves it; the distance as a share of the peak.
-- ``realized_bound``, ``realized_optimal``:
-    What no order goes below in the quantity that the runtime realizes (null where no bound of it is known); ``optimal``,
-    and the predicted bytes of that quantity are this bound.
-- ``order``:
-    Names of the statements in their new order, for the program (``""``) and each body.
-- ``certificate``:
-    Document ``peakmem.certificate/1``, or null: it stands here only if the independent checker accepted it.
-- ``runtime``:
-    ``name``, ``version``, ``quantity``; ``baseline_predicted`` and ``predicted_bytes``, before and after by the model;
-    ``baseline_bytes`` and ``optimized_bytes``, measured or null; ``measured``; ``bitwise_identical``, null where nothing was
-    compared; ``compared``: what was, or why nothing.
-- ``input_rule``, ``notes``, ``seconds``:
-    Who frees the inputs; sentences a reader must know; how long each step took.
-"""
+"""What an optimization returns, and its JSON ``peakmem.result/1``, which ``docs/reference/documents.md`` describes."""
 
 from __future__ import annotations
 
@@ -106,8 +83,8 @@ class Result:
         """`optimal`, and the predicted bytes of the realized quantity equal `realized_bound`."""
         return self.optimal and self.model.predicted_bytes == self.realized_bound
 
-    def to_json(self, *, output: str | None = None) -> dict[str, Any]:
-        """The document ``peakmem.result/1``."""
+    def to_json(self, *, output: str | None = None, extras: bool = True) -> dict[str, Any]:
+        """The document ``peakmem.result/1``, with what the frontend adds to it."""
         check = self.verification
         names = {path: _names(self, path, order) for path, order in self.schedule.orders.items()}
         document: dict[str, Any] = {
@@ -130,10 +107,8 @@ class Result:
             "input_rule": self.source.input_rule,
             "notes": [*self.notes, *(check.notes if check else ())],
         }
-        extras = self.source.extras(self.model, check)
-        if extras:
-            document[self.source.frontend] = extras
-        return document
+        added = self.source.extras(self.model, check) if extras else {}
+        return {**document, self.source.frontend: added} if added else document
 
 
 def runtime_document(source: Model, model: Model | None, found: Measurement) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def replace_nodes(graph: Any, data: Sequence[bytes]) -> None:
 
 
 def permute(graph: Any, orders: Mapping[str, Sequence[int]], prefix: str = "") -> None:
-    """Permute a graph and its bodies by a map of body paths (see `peakmem.program.Program.bodies`)."""
+    """Permute a graph and its bodies by a map of body paths (see `peakmem.model.Program.bodies`)."""
     for v, node in enumerate(node for node in graph.node if not is_constant(node)):
         for k, (_, body) in enumerate(body_attributes(node)):
             permute(body, orders, f"{prefix}{v}/{k}/")

@@ -5,30 +5,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+# isort: off
 from peakmem_check.model.errors import (
-    InputError,
-    NotProved,
-    PeakmemError,
-    Refused,
-    RuntimeFailed,
-    RuntimeMissing,
-    UsageError,
-    did_you_mean,
-    nearest,
+    InputError, NotProved, PeakmemError, Refused, RuntimeFailed, RuntimeMissing, UsageError, did_you_mean, nearest,
 )
 from peakmem_check.model.moves import Move, moves
 from peakmem_check.model.program import (
-    KINDS,
-    LARGEST_TOTAL,
-    QUANTITIES,
-    SCHEMA,
-    Buffer,
-    Kind,
-    Program,
-    Statement,
-    canonical,
-    first_touchers,
+    KINDS, LARGEST_TOTAL, QUANTITIES, SCHEMA, Buffer, Kind, Program, Statement, canonical, first_touchers,
 )
+# isort: on
 
 if TYPE_CHECKING:
     from peakmem_check.model.cost import CostReport, cost_report
@@ -36,38 +21,11 @@ if TYPE_CHECKING:
     from peakmem_check.model.schedule import Expansion, Orders, Schedule
 
 __all__ = [
-    "KINDS",
-    "LARGEST_TOTAL",
-    "QUANTITIES",
-    "SCHEMA",
-    "Buffer",
-    "CostReport",
-    "Expansion",
-    "InputError",
-    "Kind",
-    "Move",
-    "NotProved",
-    "Orders",
-    "PeakmemError",
-    "Program",
-    "Refused",
-    "RuntimeFailed",
-    "RuntimeMissing",
-    "Schedule",
-    "Statement",
-    "Timeline",
-    "UsageError",
-    "body_workspaces",
-    "canonical",
-    "cost_report",
-    "did_you_mean",
-    "first_touchers",
-    "moves",
-    "nearest",
-    "peak_of",
-    "scheduled_timeline",
-    "timeline",
-]
+    "KINDS", "LARGEST_TOTAL", "QUANTITIES", "SCHEMA", "Buffer", "CostReport", "Expansion", "InputError", "Kind", "Move",
+    "NotProved", "Orders", "PeakmemError", "Program", "Refused", "RuntimeFailed", "RuntimeMissing", "Schedule", "Statement",
+    "Timeline", "UsageError", "body_workspaces", "canonical", "cost_report", "did_you_mean", "first_touchers", "moves",
+    "nearest", "peak_of", "scheduled_timeline", "timeline",
+]  # fmt: skip
 
 # The checker reads none of these, and its whole run may take less time than loading them does.
 _LATER = {

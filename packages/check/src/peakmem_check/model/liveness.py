@@ -44,9 +44,7 @@ class Timeline:
         return tuple(sorted(live, key=lambda b: (-self.program.buffers[b].size, b)))
 
 
-def timeline(
-    program: Program, order: Sequence[int] | None = None, workspaces: Sequence[int] | None = None
-) -> Timeline:
+def timeline(program: Program, order: Sequence[int] | None = None, workspaces: Sequence[int] | None = None) -> Timeline:
     """Memory of ``order`` (the given order if None).
 
     Parameters
@@ -92,9 +90,7 @@ def body_workspaces(program: Program, orders: Mapping[str, Sequence[int]], prefi
         inner = 0
         for k, body in enumerate(s.bodies):
             path = f"{prefix}{v}/{k}"
-            inner = max(
-                inner, timeline(body, orders.get(path), body_workspaces(body, orders, path + "/")).peak
-            )
+            inner = max(inner, timeline(body, orders.get(path), body_workspaces(body, orders, path + "/")).peak)
         result.append(s.workspace + inner)
     return tuple(result)
 

@@ -86,7 +86,7 @@ class Statement:
     workspace : int
         The most bytes in use at any moment inside the statement beyond what it touches and what is resident anyway.
     cost : int
-        MACs of one execution (see `peakmem.cost`).
+        MACs of one execution (see `peakmem_check.model.cost`).
     pure : bool
         May run twice: deterministic, no effects.
     effects : tuple of str
@@ -136,9 +136,7 @@ class Program:
     def touched(self) -> tuple[tuple[int, ...], ...]:
         """For each statement the buffers it touches, ascending, constants left out."""
         constant = [b.kind == "constant" for b in self.buffers]
-        return tuple(
-            tuple(sorted({b for b in (*s.reads, *s.writes) if not constant[b]})) for s in self.statements
-        )
+        return tuple(tuple(sorted({b for b in (*s.reads, *s.writes) if not constant[b]})) for s in self.statements)
 
     @cached_property
     def touchers(self) -> tuple[tuple[int, ...], ...]:
@@ -221,11 +219,14 @@ class Program:
         return max(bytes_at, default=self.entry_bytes), bytes_at, first, last
 
     @cached_property
+    def entry(self) -> tuple[int, ...]:
+        """Buffers resident at entry: inputs that are pinned or that something touches."""
+        return tuple(i for i, b in enumerate(self.buffers) if b.kind == "input" and (b.pinned or self.touchers[i]))
+
+    @cached_property
     def entry_bytes(self) -> int:
-        """rest of the empty state: inputs that are pinned or that something touches."""
-        return sum(
-            b.size for i, b in enumerate(self.buffers) if b.kind == "input" and (b.pinned or self.touchers[i])
-        )
+        """rest of the empty state."""
+        return sum(self.buffers[i].size for i in self.entry)
 
     @cached_property
     def digest(self) -> str:
@@ -275,9 +276,7 @@ class Program:
         document: dict[str, Any] = {
             "schema": SCHEMA,
             "name": self.name,
-            "buffers": [
-                {"id": b.name, "bytes": b.size, "kind": b.kind, "pinned": b.pinned} for b in self.buffers
-            ],
+            "buffers": [{"id": b.name, "bytes": b.size, "kind": b.kind, "pinned": b.pinned} for b in self.buffers],
             "statements": [],
         }
         for s in self.statements:

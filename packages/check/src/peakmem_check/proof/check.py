@@ -195,18 +195,10 @@ class ProofChecker:
         self._toucher_masks: dict[int, int] = {}
 
         self.handlers: dict[str, Handler] = {
-            "entry": self._entry,
-            "forward": self._forward,
-            "backward": self._backward,
-            "precedence": self._precedence,
-            "cycle": self._cycle,
-            "branch": self._branch,
-            "reverse": self._reverse,
-            "waypoint": self._waypoint,
-            "expand": self._expand,
-            "move": self._move,
-            "jump": self._jump,
-        }
+            "entry": self._entry, "forward": self._forward, "backward": self._backward, "precedence": self._precedence,
+            "cycle": self._cycle, "branch": self._branch, "reverse": self._reverse, "waypoint": self._waypoint,
+            "expand": self._expand, "move": self._move, "jump": self._jump,
+        }  # fmt: skip
         self._twin: ProofChecker | None = None
 
     def verify(self, trace: Callable[[str], None] | None = None) -> None:

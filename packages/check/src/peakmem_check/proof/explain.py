@@ -38,7 +38,7 @@ def explain(program: Program, document: object, *, show: Callable[[str], str] = 
 
     Raises
     ------
-    peakmem.errors.Refused
+    Refused
         When the certificate is not valid for the program.
     """
     report = check(program, document)

@@ -63,7 +63,6 @@ def command(
     """
     from peakmem.report.front import front_svg
     from peakmem.system.files import write_atomically
-    from peakmem.transform.recompute import front_document
 
     if plot is not None and plot.suffix.lower() != ".svg":
         raise UsageError(f"--plot: {plot} is not a .svg file; the front is drawn as SVG, which browsers show")
@@ -74,7 +73,7 @@ def command(
     check_outputs(model, output, front_out, plot, force=force)
     found = look(wanted, model, options, frontend, time_limit, no_measure, screen)
     written = save(found, output, force=force)
-    document = front_document(found, output=written)
+    document = found.to_json(output=written)
     if front_out is not None:
         write_atomically(front_out, (encoder.dumps(document, indent=1) + "\n").encode(), source=model, force=force)
     drawn = plot is not None and found.front is not None

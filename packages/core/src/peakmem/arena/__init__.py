@@ -12,14 +12,6 @@ from peakmem.arena.plan import plan
 from peakmem.arena.solver import least_offsets
 
 __all__ = [
-    "Item",
-    "Placement",
-    "check_placement",
-    "first_fit",
-    "greedy_by_size",
-    "greedy_portfolio",
-    "least_offsets",
-    "lifetimes",
-    "liveness_peak",
-    "plan",
-]
+    "Item", "Placement", "check_placement", "first_fit", "greedy_by_size", "greedy_portfolio", "least_offsets",
+    "lifetimes", "liveness_peak", "plan",
+]  # fmt: skip

@@ -31,9 +31,7 @@ def lifetimes(program: Program, orders: Mapping[str, Sequence[int]] | None = Non
     return tuple(result)
 
 
-def _collect(
-    program: Program, orders: Mapping[str, Sequence[int]], path: str, start: int, result: list[Item]
-) -> int:
+def _collect(program: Program, orders: Mapping[str, Sequence[int]], path: str, start: int, result: list[Item]) -> int:
     """Append the items of one program whose entry is at step ``start``; return the first step after it."""
     label = f"{path}:" if path else ""
     prefix = f"{path}/" if path else ""

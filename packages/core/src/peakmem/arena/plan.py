@@ -15,9 +15,7 @@ _WORK = 1_000_000
 """Bound of the local search: placements tried times items and pairs of them resident together. Half a second."""
 
 
-def plan(
-    items: Sequence[Item], *, alignment: int = 1, deadline: float | None = None, effort: float = 2.0
-) -> Placement:
+def plan(items: Sequence[Item], *, alignment: int = 1, deadline: float | None = None, effort: float = 2.0) -> Placement:
     """Place items as low as can be found.
 
     Parameters

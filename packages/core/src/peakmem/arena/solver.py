@@ -10,11 +10,7 @@ from peakmem.arena.items import Item, Placement, liveness_peak
 
 
 def least_offsets(
-    items: Sequence[Item],
-    incumbent: Sequence[int],
-    *,
-    deadline: float | None = None,
-    effort: float = 2.0,
+    items: Sequence[Item], incumbent: Sequence[int], *, deadline: float | None = None, effort: float = 2.0
 ) -> Placement:
     """Lower a placement as far as a solver can, and prove how far that is.
 

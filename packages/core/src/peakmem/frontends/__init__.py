@@ -7,23 +7,7 @@ from peakmem.frontends.steps import Measurement, Wanted, certify, run_both
 from peakmem.system.progress import Progress
 
 __all__ = [
-    "GROUP",
-    "OURS",
-    "Frontend",
-    "Measurement",
-    "Model",
-    "Option",
-    "Progress",
-    "RuntimeStatus",
-    "Structure",
-    "Verification",
-    "Wanted",
-    "asks_for_runtime",
-    "certify",
-    "complete_options",
-    "discover",
-    "frontend_version",
-    "get_frontend",
-    "recognise",
-    "run_both",
-]
+    "GROUP", "OURS", "Frontend", "Measurement", "Model", "Option", "Progress", "RuntimeStatus", "Structure",
+    "Verification", "Wanted", "asks_for_runtime", "certify", "complete_options", "discover", "frontend_version",
+    "get_frontend", "recognise", "run_both",
+]  # fmt: skip

@@ -227,7 +227,7 @@ class Model(ABC):
         """Write the artifact atomically; `UsageError` if it exists (without ``force``) or is the input."""
 
     def same_kind(self, other: Model) -> Self:
-        """``other``, if it is a model of this very frontend and quantity.
+        """``other``, if it is a model of this very frontend.
 
         Raises
         ------

@@ -1,18 +1,4 @@
-"""The built-in frontend ``program``: bare programs in JSON, without a runtime.
-
-Two documents are read, told apart by their content:
-
-- *``peakmem.program/1``*:
-    The program model in its own words, see `peakmem.program.Program.from_json`. One optional name beside it,
-    ``"quantity"``, says what reports speak of: ``"live_peak"`` (the default) or ``"bytes_above_entry"``, which is the
-    live peak less the bytes resident at entry.
-- *statement graphs*:
-    ``statements[] {id, deps, reads, writes, transient, text}``, ``buffers[] {id, bytes, kind, producer,
-    consumers}`` and ``original_order``. Inputs are resident from entry to their last toucher, outputs from their birth
-    to the end. Where statements carry ``relaxed_deps`` (a recording of a compiler's wrapper) these are the true
-    dependences and an input counts only if it is ``really_freed``; all other inputs belong to the caller, are left out
-    (they become constants), and the quantity is ``bytes_above_entry``.
-"""
+"""The built-in frontend ``program``: bare programs in JSON, without a runtime; ``docs/reference/documents.md`` has their formats."""
 
 from __future__ import annotations
 
@@ -134,7 +120,7 @@ class ProgramModel(Model):
 
 
 class ProgramFrontend(Frontend):
-    """Reads bare programs; see the module's description."""
+    """Reads bare programs."""
 
     name = "program"
     description = "bare programs in JSON: peakmem.program/1 and statement graphs; no runtime"

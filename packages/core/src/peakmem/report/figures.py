@@ -132,9 +132,7 @@ def _step_axis(picture: Drawing, frame: Frame, steps: int) -> None:
     picture.text((frame.left + frame.right) / 2, frame.foot + 36, "step", "soft", "middle")
 
 
-def lifetimes(
-    found: Bars, *, title: str, width: int = WIDE, key: str = "lifetimes", headed: bool = True
-) -> Drawing:
+def lifetimes(found: Bars, *, title: str, width: int = WIDE, key: str = "lifetimes", headed: bool = True) -> Drawing:
     """A bar for each buffer from its birth to its death, those live at the peak highlighted."""
     wide = width > 500
     row, head = 17, 54 if headed else 28

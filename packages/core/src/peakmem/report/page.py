@@ -79,6 +79,10 @@ def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
+def _section(title: str, *rows: str, kind: str = "") -> list[str]:
+    return [f'<section class="{kind}">' if kind else "<section>", f"<h2>{title}</h2>", *rows, "</section>"]
+
+
 def _head(story: Story, title: str) -> list[str]:
     tiles = "".join(
         f'<div class="{"proved" if t.proved else "plain"}"><dt>{word(t.label)}</dt><dd class="value">{word(t.value)}</dd>'
@@ -93,11 +97,9 @@ def _head(story: Story, title: str) -> list[str]:
         "</header>",
     ]
     if story.failures:
-        rows += ['<section class="fault">', "<h2>What differs</h2>", _list(story, story.failures), "</section>"]
-    rows += ["<section>", f"<h2>{word(story.heading)}</h2>", _list(story, story.lines)]
-    if story.notes:
-        rows += ['<h3 class="soft">Notes</h3>', _list(story, story.notes)]
-    return [*rows, "</section>"]
+        rows += _section("What differs", _list(story, story.failures), kind="fault")
+    notes = ['<h3 class="soft">Notes</h3>', _list(story, story.notes)] if story.notes else []
+    return rows + _section(word(story.heading), _list(story, story.lines), *notes)
 
 
 def _whole(sentence: str) -> str:
@@ -132,17 +134,15 @@ def _memory(story: Story, before: Curve, after: Curve) -> list[str]:
             "lowest and the highest, so every peak is there."
         )
     now = "".join(_now(*each) for each in _drawn(before, after))
-    return [
-        "<section>",
-        "<h2>Memory over steps</h2>",
+    return _section(
+        "Memory over steps",
         "<figure>",
         f'<div class="stage" id="stage" role="group" aria-label="Memory over steps">{drawn}</div>',
         f'<div class="readout" id="readout" aria-live="polite">{now}</div>',
         f'<figcaption>{caption} <span id="hint" hidden>Point at a step, or focus the picture and use the arrow keys.</span>'
         "</figcaption>",
         "</figure>",
-        "</section>",
-    ]
+    )
 
 
 def _drawn(before: Curve, after: Curve) -> list[tuple[str, Curve, str]]:
@@ -200,14 +200,7 @@ def _peaks(story: Story) -> list[str]:
     if sides[0][1] == sides[1][1]:
         sides = [("before and after", sides[0][1])]
     kind = "sides" if len(sides) > 1 else ""
-    return [
-        "<section>",
-        "<h2>At the peak</h2>",
-        f'<div class="{kind}">',
-        *(_table(name, found) for name, found in sides),
-        "</div>",
-        "</section>",
-    ]
+    return _section("At the peak", f'<div class="{kind}">', *(_table(name, found) for name, found in sides), "</div>")
 
 
 def _table(name: str, found: Live) -> str:
@@ -252,20 +245,15 @@ def _lifetimes(story: Story) -> list[str]:
         if found.left_out
         else ""
     )
-    return [
-        "<section>",
-        "<h2>Lifetimes</h2>",
-        f"<figure>{drawn}<figcaption>Each bar is one buffer, from its birth to its last use, in the order after.{left}"
-        "</figcaption></figure>",
-        "</section>",
-    ]
+    caption = f"Each bar is one buffer, from its birth to its last use, in the order after.{left}"
+    return _section("Lifetimes", f"<figure>{drawn}<figcaption>{caption}</figcaption></figure>")
 
 
 def _arena(story: Story) -> list[str]:
     if not story.arenas:
         return []
     top = max(blocks.height for _, blocks in story.arenas)
-    rows = ["<section>", "<h2>The arena</h2>"]
+    rows: list[str] = []
     for what, blocks in story.arenas:
         drawn = _both(
             lambda width, key, blocks=blocks, what=what: figures.arena(
@@ -281,17 +269,14 @@ def _arena(story: Story) -> list[str]:
         note = f"<figcaption>{caption}</figcaption>" if caption else ""
         rows += [f'<h3><span class="key {what}"></span>{what}: {human(blocks.height)}</h3>', f"<figure>{drawn}{note}</figure>"]
     rows.append('<p class="soft small">Each rectangle is one buffer at its place: steps across, addresses up.</p>')
-    return [*rows, "</section>"]
+    return _section("The arena", *rows)
 
 
 def _reasons(story: Story) -> list[str]:
-    rows = ['<section class="reasons">']
     if story.certificate is None:
-        rows += ["<h2>Nothing is proved</h2>", "<p>There is no certificate, so a better order may exist.</p>"]
-        return [*rows, "</section>"]
-    rows.append(f"<h2>Why no order needs less than {human(story.certificate.lower_bound)}</h2>")
+        return _section("Nothing is proved", "<p>There is no certificate, so a better order may exist.</p>", kind="reasons")
     preface = f"{story.proof} was considered. What follows is read off the certificate, which the checker accepted. {story.scope}"
-    rows.append(f'<p class="soft small">{word(preface.strip())}</p>')
+    rows = [f'<p class="soft small">{word(preface.strip())}</p>']
     depth = 0
     for sentence in story.reasons:
         level = (len(sentence) - len(sentence.lstrip(" "))) // 2
@@ -299,38 +284,33 @@ def _reasons(story: Story) -> list[str]:
         depth = level
         text = word(shorten(sentence.strip(), 2000))
         rows.append(f"<li>{text}</li>" if level else f"<p>{text}</p>")
-    return [*rows, "</ul>" * depth, "</section>"]
+    title = f"Why no order needs less than {human(story.certificate.lower_bound)}"
+    return _section(title, *rows, "</ul>" * depth, kind="reasons")
 
 
 def _front(story: Story) -> list[str]:
-    rows: list[str] = []
-    if story.front is not None:
-        points, floor = story.front
-        drawn = _both(
-            lambda width, key: front_drawing(points, floor=floor, title="Memory for extra MACs", width=width, key=key, headed=False), "front"
-        )
-        rows += [
-            "<section>",
-            "<h2>Running operators twice</h2>",
-            f"<figure>{drawn}<figcaption>What each live peak costs in multiply-accumulates run again.</figcaption></figure>",
-        ]
-        if story.plan:
-            rows += ["<h3>The plan that was chosen</h3>", _list(story, story.plan[:40])]
-            if len(story.plan) > 40:
-                rows.append(f"<p>and {len(story.plan) - 40:,} more reruns</p>")
-        rows.append("</section>")
-    return rows
+    if story.front is None:
+        return []
+    points, floor = story.front
+    drawn = _both(
+        lambda width, key: front_drawing(points, floor=floor, title="Memory for extra MACs", width=width, key=key, headed=False), "front"
+    )
+    caption = "What each live peak costs in multiply-accumulates run again."
+    rows = [f"<figure>{drawn}<figcaption>{caption}</figcaption></figure>"]
+    if story.plan:
+        rows += ["<h3>The plan that was chosen</h3>", _list(story, story.plan[:40])]
+        if len(story.plan) > 40:
+            rows.append(f"<p>and {len(story.plan) - 40:,} more reruns</p>")
+    return _section("Running operators twice", *rows)
 
 
 def _moved(story: Story) -> list[str]:
-    if not story.moved:
-        return []
-    return ["<section>", f"<h2>{word(story.moved[0].capitalize())}</h2>", _list(story, story.moved[1:]), "</section>"]
+    return _section(word(story.moved[0].capitalize()), _list(story, story.moved[1:])) if story.moved else []
 
 
 def _provenance(story: Story) -> list[str]:
     facts = "".join(f"<tr><th>{word(k)}</th><td>{word(shorten(story.without_paths(v), REASON))}</td></tr>" for k, v in story.facts)
-    rows = ["<section>", "<h2>Where this comes from</h2>", f'<table class="facts"><tbody>{facts}</tbody></table>']
+    rows = [f'<table class="facts"><tbody>{facts}</tbody></table>']
     if story.certificate is not None:
         size = len(story.certificate.to_bytes())
         if story.certificate_data is not None:
@@ -351,6 +331,6 @@ def _provenance(story: Story) -> list[str]:
         else:
             rows.append(
                 " It is about the enlarged program, which no command writes; from Python: "
-                "<code>peakmem.check.check(found.expansion.program, document)</code>.</p>"
+                "<code>peakmem.proof.check(found.expansion.program, document)</code>.</p>"
             )
-    return [*rows, "</section>"]
+    return _section("Where this comes from", *rows)

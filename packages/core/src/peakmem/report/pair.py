@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from peakmem.frontends import Model, Progress, Wanted, certify, run_both
-from peakmem.model import Schedule, UsageError, timeline
+from peakmem.model import Schedule, UsageError, peak_of
 from peakmem.report import words
 from peakmem.result import Result
 from peakmem.system.sizes import human
@@ -51,7 +51,7 @@ def compare(
     Raises
     ------
     UsageError
-        When they are not two versions of one program: other frontends, quantities, or bytes at entry.
+        When they are not two versions of one program: other frontends, or other bytes at entry.
     RuntimeMissing, RuntimeFailed
         With ``measure="required"`` only.
     """
@@ -66,15 +66,6 @@ def compare(
     found = run_both(model, other, wanted=measure, progress=progress)
     if measure:
         seconds["measure"] = found.seconds
-    result = Result(
-        source=model,
-        model=other,
-        ordering=ordering,
-        schedule=Schedule({}),
-        live_peak_before=timeline(model.program).peak,
-        live_peak_after=timeline(other.program).peak,
-        measurement=found,
-        seconds=seconds,
-        notes=tuple(dict.fromkeys((*model.notes, *other.notes, *ordering.notes))),
-    )
-    return Pair(result)
+    before, after = peak_of(model.program), peak_of(other.program)
+    notes = tuple(dict.fromkeys((*model.notes, *other.notes, *ordering.notes)))
+    return Pair(Result(model, other, ordering, Schedule({}), before, after, found, seconds, notes))

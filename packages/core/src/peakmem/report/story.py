@@ -68,7 +68,7 @@ class Story:
         Of ``proved``, the program it is about.
     moved : tuple of str
     front : tuple or None
-        Points and floor, as `peakmem.transform.recompute.front_svg` has them.
+        Points and floor, as `peakmem.report.front.front_svg` has them.
     plan : tuple of str
         Reruns of the chosen plan.
     facts : tuple of (str, str)

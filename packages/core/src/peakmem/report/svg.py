@@ -27,32 +27,15 @@ DARK = {
 }  # fmt: skip
 
 _COLOURED = (
-    ("text", "fill", "ink"),
-    ("text.soft", "fill", "soft"),
-    ("text.before", "fill", "before"),
-    ("text.after", "fill", "after"),
-    ("text.halo", "stroke", "paper"),
-    (".paper", "fill", "paper"),
-    (".grid", "stroke", "grid"),
-    (".axis", "stroke", "soft"),
-    (".line.before", "stroke", "before"),
-    (".line.after", "stroke", "after"),
-    (".area.before", "fill", "before"),
-    (".area.after", "fill", "after"),
-    (".swatch.before", "fill", "before"),
-    (".swatch.after", "fill", "after"),
-    (".dot", "fill", "paper"),
-    (".dot.before", "stroke", "before"),
-    (".dot.after", "stroke", "after"),
-    (".dot.full.after", "fill", "after"),
-    (".bound", "stroke", "ink"),
-    (".floor", "stroke", "soft"),
-    (".at", "stroke", "before"),
-    (".bar", "fill", "rest"),
-    (".block", "fill", "rest"),
-    (".block", "stroke", "paper"),
-    (".hot", "fill", "after"),
-)
+    ("text", "fill", "ink"), ("text.soft", "fill", "soft"), ("text.before", "fill", "before"),
+    ("text.after", "fill", "after"), ("text.halo", "stroke", "paper"), (".paper", "fill", "paper"),
+    (".grid", "stroke", "grid"), (".axis", "stroke", "soft"), (".line.before", "stroke", "before"),
+    (".line.after", "stroke", "after"), (".area.before", "fill", "before"), (".area.after", "fill", "after"),
+    (".swatch.before", "fill", "before"), (".swatch.after", "fill", "after"), (".dot", "fill", "paper"),
+    (".dot.before", "stroke", "before"), (".dot.after", "stroke", "after"), (".dot.full.after", "fill", "after"),
+    (".bound", "stroke", "ink"), (".floor", "stroke", "soft"), (".at", "stroke", "before"), (".bar", "fill", "rest"),
+    (".block", "fill", "rest"), (".block", "stroke", "paper"), (".hot", "fill", "after"),
+)  # fmt: skip
 _PLAIN = """\
 svg.peakmem text.strong{font-weight:600}
 svg.peakmem text.halo{paint-order:stroke;stroke-width:4px;stroke-linejoin:round}

@@ -17,45 +17,18 @@ and proofs behind it.
 ('exact', 12, 5)
 """
 
-from peakmem.transform.recompute.document import Enlarged, Recomputation, front_document, result_document
+from peakmem.transform.recompute.document import Enlarged, Recomputation, result_document
 from peakmem.transform.recompute.expand import body_orders, expand, order_expansion
 from peakmem.transform.recompute.floors import Floor, floor
-from peakmem.transform.recompute.pareto import Front, Point, base_orders, front, least_peak, make_problems, reach
+from peakmem.transform.recompute.pareto import Front, Point, base_orders, front, least_peak, reach
 from peakmem.transform.recompute.plan import Plan, Rerun, Trace, cost_of, make_plan, prune, trace
 from peakmem.transform.recompute.reruns import RerunProblem, Unit, parse_extra_macs
 from peakmem.transform.recompute.run import describe, enlarge, recompute
 from peakmem.transform.recompute.solver import Outcome, solve
 
 __all__ = [
-    "Enlarged",
-    "Floor",
-    "Front",
-    "Outcome",
-    "Plan",
-    "Point",
-    "Recomputation",
-    "Rerun",
-    "RerunProblem",
-    "Trace",
-    "Unit",
-    "base_orders",
-    "body_orders",
-    "cost_of",
-    "describe",
-    "enlarge",
-    "expand",
-    "floor",
-    "front",
-    "front_document",
-    "least_peak",
-    "make_plan",
-    "make_problems",
-    "order_expansion",
-    "parse_extra_macs",
-    "prune",
-    "reach",
-    "recompute",
-    "result_document",
-    "solve",
-    "trace",
-]
+    "Enlarged", "Floor", "Front", "Outcome", "Plan", "Point", "Recomputation", "Rerun", "RerunProblem", "Trace", "Unit",
+    "base_orders", "body_orders", "cost_of", "describe", "enlarge", "expand", "floor", "front",
+    "least_peak", "make_plan", "order_expansion", "parse_extra_macs", "prune", "reach", "recompute",
+    "result_document", "solve", "trace",
+]  # fmt: skip

@@ -1,52 +1,4 @@
-"""The documents ``peakmem.front/1`` and ``peakmem.result/1`` of a recomputation.
-
-``peakmem.front/1``
--------------------
-Written by ``peakmem recompute --front FILE`` and ``--json``. All sizes are bytes, all prices MACs, and statements go by
-their names.
-
-- ``schema``, ``frontend``, ``input``, ``output``:
-    ``output`` is the file written, or null.
-- ``statements``, ``macs``, ``uncounted``, ``never_twice``:
-    The program: its statements, their MACs in sum, operators whose MACs count as 0, and operators that never run twice
-    (random, stateful, control flow, overwriting an input, of unknown price), with how many there are.
-- ``cap``, ``max_extra_macs``:
-    The most times any statement runs; the budget or null.
-- ``live_peak_before``, ``live_peak_ordered``:
-    The live peak of the given order and of the best order found, nothing run twice.
-- ``floor``:
-    ``bytes`` that no order and no recomputation undercuts, the ``statement`` that sets it (or null) and the ``reason``.
-- ``at_floor``:
-    ``live_peak_ordered`` is the floor: recomputation cannot help, so there is no front.
-- ``base_orders``:
-    The base orders tried, each a list of statements.
-- ``points``:
-    The front, cheapest first: ``live_peak``, ``extra_macs``; ``exact`` (no list of reruns costs less *for this base
-    order* and cap), ``lower_bound_macs`` (the same for this price), ``base_order`` (index in ``base_orders``), and
-    ``reruns``: the statements to ``run`` again, in a row, ``before`` a statement of the base order.
-- ``complete``, ``interrupted``:
-    Complete: no trade-off of these base orders is missing, and all prices are exact.
-- ``free_order``:
-    For small programs, for points of the front: ``live_peak``, the front's ``extra_macs``, and
-    ``extra_macs_any_order``, the least over *every* base order. Empty where this was not settled.
-- ``chosen``:
-    The point chosen by a target or a budget, or null.
-- ``live_peak_after``, ``unrealized``:
-    The live peak of the enlarged program in the order written, and why nothing was written.
-- ``runtime``, ``seconds``:
-    As in ``peakmem.result/1``.
-- ``notes``:
-    Sentences a reader must know: of the artifact given and the one made, of the orderings, of the measurement.
-
-``peakmem.result/1`` with ``recompute``
----------------------------------------
-``peakmem optimize --recompute --json`` prints the document of ``peakmem optimize``, and the one above as ``recompute``.
-Where statements run twice, ``order`` is that of the enlarged program (``conv#2`` is the second run of ``conv``);
-``lower_bound`` is the floor, since a bound of the order holds no more; ``optimal`` is false and ``certificate`` null.
-``realized_optimal`` is false throughout.
-``recompute.reordering`` tells what is proved of the enlarged program alone: ``lower_bound``, ``optimal``,
-``certificate``.
-"""
+"""The documents ``peakmem.front/1`` and ``peakmem.result/1`` of a recomputation; ``docs/reference/documents.md`` describes them."""
 
 from __future__ import annotations
 
@@ -54,10 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from peakmem.frontends import Measurement, Model, Verification
-from peakmem.model import Expansion, cost_report
+from peakmem.model import Expansion, Schedule, cost_report
 from peakmem.ordering import Ordering
-from peakmem.result import SCHEMA as RESULT
-from peakmem.result import runtime_document
+from peakmem.result import Result, runtime_document
 from peakmem.transform.recompute.floors import Floor
 from peakmem.transform.recompute.pareto import Front, Point
 from peakmem.transform.recompute.reruns import RerunProblem
@@ -148,94 +99,72 @@ class Recomputation(Enlarged):
 
     def to_json(self, *, output: str | None = None) -> dict[str, Any]:
         """The document ``peakmem.front/1``."""
-        return front_document(self, output=output)
-
-
-def front_document(found: Recomputation, *, output: str | None = None) -> dict[str, Any]:
-    """The document ``peakmem.front/1``."""
-    program, first = found.source.program, found.problems[0]
-    statement = found.floor.statement
-    return {
-        "schema": SCHEMA,
-        "frontend": found.source.frontend,
-        "input": str(found.source.path) if found.source.path else None,
-        "output": output,
-        "statements": len(program),
-        "macs": found.macs,
-        "uncounted": cost_report(program).uncounted,
-        "never_twice": first.excluded,
-        "cap": first.cap,
-        "max_extra_macs": first.max_extra_macs,
-        "live_peak_before": found.ordering.peak_before,
-        "live_peak_ordered": found.ordering.peak,
-        "floor": {
-            "bytes": found.floor.size,
-            "statement": None if statement is None else program.statements[statement].name,
-            "reason": found.floor.sentence(program),
-        },
-        "at_floor": found.at_floor,
-        "base_orders": [[program.statements[v].name for v in p.order] for p in found.problems],
-        "complete": found.front.complete if found.front else False,
-        "interrupted": found.interrupted,
-        "points": [_point(p) for p in found.front.points] if found.front else [],
-        "free_order": [
-            {"live_peak": p.peak, "extra_macs": p.extra_macs, "extra_macs_any_order": macs} for p, macs in found.free
-        ],
-        "chosen": None if found.point is None else _point(found.point),
-        "live_peak_after": None if found.reordering is None else found.reordering.peak,
-        "unrealized": found.unrealized,
-        "runtime": runtime_document(found.source, found.model, found.measurement),
-        "seconds": {k: round(v, 4) for k, v in found.seconds.items()},
-        "notes": list(found.notes),
-    }
+        program, first = self.source.program, self.problems[0]
+        statement = self.floor.statement
+        return {
+            "schema": SCHEMA,
+            "frontend": self.source.frontend,
+            "input": str(self.source.path) if self.source.path else None,
+            "output": output,
+            "statements": len(program),
+            "macs": self.macs,
+            "uncounted": cost_report(program).uncounted,
+            "never_twice": first.excluded,
+            "cap": first.cap,
+            "max_extra_macs": first.max_extra_macs,
+            "live_peak_before": self.ordering.peak_before,
+            "live_peak_ordered": self.ordering.peak,
+            "floor": {
+                "bytes": self.floor.size,
+                "statement": None if statement is None else program.statements[statement].name,
+                "reason": self.floor.sentence(program),
+            },
+            "at_floor": self.at_floor,
+            "base_orders": [[program.statements[v].name for v in p.order] for p in self.problems],
+            "complete": self.front.complete if self.front else False,
+            "interrupted": self.interrupted,
+            "points": [_point(p) for p in self.front.points] if self.front else [],
+            "free_order": [
+                {"live_peak": p.peak, "extra_macs": p.extra_macs, "extra_macs_any_order": macs} for p, macs in self.free
+            ],
+            "chosen": None if self.point is None else _point(self.point),
+            "live_peak_after": None if self.reordering is None else self.reordering.peak,
+            "unrealized": self.unrealized,
+            "runtime": runtime_document(self.source, self.model, self.measurement),
+            "seconds": {k: round(v, 4) for k, v in self.seconds.items()},
+            "notes": list(self.notes),
+        }
 
 
 def result_document(found: Recomputation, *, output: str | None = None) -> dict[str, Any]:
     """The document ``peakmem.result/1`` with ``recompute``."""
-    again = found.reordering
-    ordering, program = found.ordering, found.source.program
-    if again is not None and found.expansion is not None:
-        ordering, program = again, found.expansion.program
-    bodies = dict(program.bodies())
+    again, source = found.reordering, found.source
+    ordering = again or found.ordering
+    schedule = Schedule(ordering.orders, expansion=found.expansion if again else None)
     proved = again is None and ordering.certificate is not None
-    bound = ordering.lower_bound if proved else found.floor.size
-    peak = ordering.peak
-    check = found.verification
-    inner = front_document(found, output=output)
+    bound, peak = ordering.lower_bound if proved else found.floor.size, ordering.peak
+    result = Result(
+        source, found.model or source, ordering, schedule, found.ordering.peak_before, peak, found.measurement, found.seconds
+    )  # fmt: skip
+    inner = found.to_json(output=output)
     inner["reordering"] = again and {
         "lower_bound": again.lower_bound if again.certificate else None,
         "optimal": again.certificate is not None and again.peak == again.lower_bound,
         "certificate": again.certificate.to_json() if again.certificate else None,
     }
-    document: dict[str, Any] = {
-        "schema": RESULT,
-        "frontend": found.source.frontend,
-        "input": inner["input"],
-        "output": output,
-        "statements": len(found.source.program),
-        "live_peak_before": found.ordering.peak_before,
-        "live_peak_after": peak,
+    return {
+        **result.to_json(output=output, extras=found.model is not None),
         "lower_bound": bound,
-        "optimal": found.source.bounded and proved and peak == bound,
-        "realized_bound": bound - found.source.realized_offset if found.source.bounded else None,
+        "optimal": source.bounded and proved and peak == bound,
+        "realized_bound": bound - source.realized_offset if source.bounded else None,
         "realized_optimal": False,  # where an order alone is optimal, no artifact with it was made here
         "gap": (peak - bound) / peak if peak else 0.0,
-        "order": {
-            path: [(bodies[path] if path else program).statements[v].name for v in order]
-            for path, order in ordering.orders.items()
-        },
         "certificate": ordering.certificate.to_json() if proved and ordering.certificate else None,
-        "seconds": inner.pop("seconds"),
         "runtime": inner.pop("runtime"),
-        "input_rule": found.source.input_rule,
+        "seconds": inner.pop("seconds"),
         "notes": inner.pop("notes"),
         "recompute": inner,
     }
-    if found.model is not None:
-        extras = found.source.extras(found.model, check)
-        if extras:
-            document[found.source.frontend] = extras
-    return document
 
 
 def _point(point: Point) -> dict[str, Any]:

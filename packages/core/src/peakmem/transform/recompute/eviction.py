@@ -76,14 +76,10 @@ class Eviction:
         self.pinned = mask_of(b for b, x in enumerate(program.buffers) if x.pinned)
         self.usable = [problem.max_extra_macs is None or u.cost <= problem.max_extra_macs for u in problem.units]
         of_use = self._of_use(depth)
-        entry = mask_of(
-            b for b, x in enumerate(program.buffers)
-            if x.kind == "input" and x.size and (x.pinned or program.touchers[b])
-        )
-        self.entry = entry
+        self.entry = mask_of(b for b in program.entry if self.sizes[b])
         births, ends, kept_ends = [0] * (n + 1), [0] * (n + 2), [0] * (n + 2)
         for b, size in enumerate(self.sizes):
-            if size and problem.born[b] < n and (program.touchers[b] or entry >> b & 1):
+            if size and problem.born[b] < n and (program.touchers[b] or self.entry >> b & 1):
                 births[problem.born[b] + 1] |= 1 << b
                 ends[min(problem.last_use[b], n) + 1] |= 1 << b
                 kept_ends[min(of_use[b], n) + 1] |= 1 << b
@@ -167,12 +163,7 @@ class Eviction:
         return wanted & present, (cost, count)
 
     def search(
-        self,
-        width: int = 1,
-        rules: Sequence[str] = RULES,
-        *,
-        below: Price | None = None,
-        deadline: float | None = None,
+        self, width: int = 1, rules: Sequence[str] = RULES, *, below: Price | None = None, deadline: float | None = None
     ) -> list[Rerun] | None:
         """The cheapest plan in which a beam of ``width`` labels ends, if it costs less than ``below``.
 

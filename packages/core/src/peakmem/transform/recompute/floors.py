@@ -6,7 +6,7 @@ that sets the floor is the reason. This takes milliseconds, so it is asked first
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from peakmem.model import Program
@@ -73,14 +73,7 @@ def floor(program: Program) -> Floor:
     n = len(program.statements)
     sizes = [b.size for b in program.buffers]
     touched = program.touched
-    workspace = [
-        s.workspace + max((floor(body).size for body in s.bodies), default=0) for s in program.statements
-    ]
-    entry = [
-        b
-        for b, buffer in enumerate(program.buffers)
-        if buffer.kind == "input" and (buffer.pinned or program.touchers[b])
-    ]
+    workspace = [s.workspace + max((floor(body).size for body in s.bodies), default=0) for s in program.statements]
     held: list[set[int]] = [set(t) for t in touched]
     for b, buffer in enumerate(program.buffers):
         if buffer.kind == "constant":
@@ -89,10 +82,10 @@ def floor(program: Program) -> Floor:
             for resident in held:
                 resident.add(b)
         elif buffer.pinned:
-            for v in _reach(program.successors, program.touchers[b], n, forward=True):
+            for v in _reach(program.successors, program.touchers[b], range(n)):
                 held[v].add(b)
         elif buffer.kind == "input":
-            for v in _reach(program.predecessors, program.touchers[b], n, forward=False):
+            for v in _reach(program.predecessors, program.touchers[b], range(n - 1, -1, -1)):
                 held[v].add(b)
 
     def largest_first(buffers: set[int]) -> tuple[int, ...]:
@@ -103,7 +96,7 @@ def floor(program: Program) -> Floor:
     first: tuple[int, int, set[int]] | None = None
     for v in range(n):
         if not program.predecessors[v]:
-            resident = {*entry, *touched[v]}
+            resident = {*program.entry, *touched[v]}
             size = workspace[v] + sum(sizes[b] for b in resident)
             if first is None or size < first[0]:
                 first = (size, v, resident)
@@ -116,18 +109,10 @@ def floor(program: Program) -> Floor:
     return best
 
 
-def _reach(neighbours: tuple[tuple[int, ...], ...], start: tuple[int, ...], n: int, *, forward: bool) -> list[int]:
-    """Strict descendants (or ancestors) of any of ``start``; ids ascend along dependences."""
-    if not start:
-        return []
-    mark = bytearray(n)
-    found = []
-    for v in start:
-        for w in neighbours[v]:
-            mark[w] = 1
-    for v in range(n) if forward else range(n - 1, -1, -1):
-        if mark[v]:
-            found.append(v)
-            for w in neighbours[v]:
-                mark[w] = 1
-    return found
+def _reach(neighbours: Sequence[Sequence[int]], start: Iterable[int], statements: Iterable[int]) -> set[int]:
+    """Strict descendants (or ancestors) of any of ``start``; ``statements`` come in an order that the arcs follow."""
+    met = {w for v in start for w in neighbours[v]}
+    for v in statements:
+        if v in met:
+            met.update(neighbours[v])
+    return met

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from functools import cached_property
 from itertools import accumulate
 
@@ -39,20 +39,14 @@ class Horizon:
         """For each buffer whether some unit may bring it back."""
         return [any(self.usable[u] for u in self.problem.units_of.get(b, ())) for b in range(len(self.sizes))]
 
-    def status(self, b: int, step: int, *, gap: bool) -> int:
-        """1: surely resident, 0: surely absent, -1: undecided; in gap ``step`` or at base step ``step`` (untouched).
-
-        A buffer touched at the step itself is resident; the caller treats it.
-        """
+    def status(self, b: int, step: int) -> int:
+        """1: surely resident, 0: surely absent, -1: undecided, at base step ``step``; for a buffer that it does not touch."""
         problem = self.problem
         if problem.born[b] >= step:
             return 0
-        needed = self.through[b] >= (step if gap else step + 1)
-        if self.droppable[b]:
-            return -1 if needed else 0
-        if problem.last_use[b] >= (step if gap else step + 1):
+        if problem.last_use[b] > step and not self.droppable[b]:
             return 1
-        return -1 if needed else 0
+        return -1 if self.through[b] > step else 0
 
     @cached_property
     def possible(self) -> list[list[int]]:
@@ -68,22 +62,12 @@ class Horizon:
         """Bytes surely resident at a base step (workspace and touched included), and the undecided buffers."""
         v = self.problem.order[step]
         touched = set(self.problem.program.touched[v])
-        fixed, undecided = self._divided((b for b in self.possible[step] if b not in touched), step, gap=False)
-        return self.problem.charged[v] + sum(self.sizes[b] for b in touched) + fixed, undecided
-
-    def in_gap(self, gap: int) -> tuple[int, list[int]]:
-        """The same between two base steps, nothing running."""
-        return self._divided(self.possible[gap], gap, gap=True)
-
-    def _divided(self, buffers: Iterable[int], step: int, *, gap: bool) -> tuple[int, list[int]]:
-        """Bytes of those surely resident, and those undecided."""
-        fixed, undecided = 0, []
-        for b in buffers:
-            s = self.status(b, step, gap=gap)
-            if s > 0:
-                fixed += self.sizes[b]
-            elif s < 0:
-                undecided.append(b)
+        fixed, undecided = self.problem.charged[v] + sum(self.sizes[b] for b in touched), []
+        for b in self.possible[step]:
+            if b not in touched:
+                status = self.status(b, step)
+                fixed += self.sizes[b] if status > 0 else 0
+                undecided += [b] if status < 0 else []
         return fixed, undecided
 
     def units_in(self, gap: int) -> list[int]:
@@ -94,39 +78,12 @@ class Horizon:
         ]
 
     @cached_property
-    def full(self) -> tuple[list[int], list[int]]:
-        """Bytes if all that could be there is there: at each base step, and in each gap. O(statements + buffers)."""
+    def full(self) -> list[int]:
+        """Bytes at each base step if all that could be there is there. O(statements + buffers)."""
         n = len(self.problem.order)
-        step_change, gap_change = [0] * (n + 1), [0] * (n + 1)
+        change = [0] * (n + 1)
         for b in self.counted:
-            born, through, size = self.problem.born[b], self.through[b], self.sizes[b]
-            end = max(self.problem.last_use[b], through - 1)
-            step_change[max(born, 0)] += size
-            step_change[min(end, n - 1) + 1] -= size
-            gap_change[born + 1 if born < n else n] += size
-            gap_change[min(through, n - 1) + 1] -= size
-        at_step, in_gap = list(accumulate(step_change[:n])), list(accumulate(gap_change[:n]))
-        return [x + self.problem.charged[v] for x, v in zip(at_step, self.problem.order)], in_gap
-
-    def tight_steps(self) -> list[int]:
-        """Base steps at which all that could be present exceeds the target; elsewhere nothing need be dropped."""
-        return [step for step, size in enumerate(self.full[0]) if size > self.target]
-
-    def tight_gaps(self) -> list[int]:
-        """Gaps in which a rerun, with all that could be present, exceeds the target."""
-        units = self.problem.units
-        most = max((u.charge for u in units), default=0)
-        found = []
-        for gap, size in enumerate(self.full[1]):
-            if size + most > self.target:
-                room = self.target - size
-                if any(
-                    units[u].charge - sum(self.sizes[b] for b in units[u].delivers if self.through[b] >= gap) > room
-                    for u in self.units_in(gap)
-                ):
-                    found.append(gap)
-        return found
-
-    def slots_needed(self, gap: int) -> int:
-        """Most reruns that one gap can hold under the cap: with that many slots the model is the full problem."""
-        return len(self.units_in(gap)) * (self.problem.cap - 1)
+            end = max(self.problem.last_use[b], self.through[b] - 1)
+            change[max(self.problem.born[b], 0)] += self.sizes[b]
+            change[min(end, n - 1) + 1] -= self.sizes[b]
+        return [x + self.problem.charged[v] for x, v in zip(accumulate(change), self.problem.order)]

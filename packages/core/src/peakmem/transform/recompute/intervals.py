@@ -38,13 +38,10 @@ class Placed:
         The cheapest found.
     bound : int or None
         No list of these reruns costs less MACs; None if none reaches the target within the budget.
-    exact : bool
-        ``reruns`` costs ``bound``, or there is none.
     """
 
     reruns: list[Rerun] | None
     bound: int | None
-    exact: bool
 
 
 @dataclass
@@ -124,13 +121,13 @@ class _Intervals:
         solver.parameters.stop_after_first_solution = free
         status = solver.solve(self.model)
         if status == self.cp.INFEASIBLE:
-            return Placed(None, None, True)
+            return Placed(None, None)
         bound = 0 if free else max(0, solver.response_proto.inner_objective_lower_bound) * price
         if status not in (self.cp.OPTIMAL, self.cp.FEASIBLE):
-            return Placed(None, bound, False)
+            return Placed(None, bound)
         chosen = sorted((solver.value(c.start), c.unit) for c in every if solver.value(c.runs))
         cost = sum(units[u].cost for _, u in chosen)
-        return Placed([(t // self.pace + 1, u) for t, u in chosen], min(bound, cost), bound >= cost)
+        return Placed([(t // self.pace + 1, u) for t, u in chosen], min(bound, cost))
 
     def hold(self, interval: Any, size: int) -> None:
         self.intervals.append(interval)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from peakmem.transform.recompute.plan import Rerun, Trace, allowed, cost_of, trace
@@ -42,15 +42,13 @@ def greedy(
                 return None
             if move is not None:
                 found.append(move)
-        ranked = sorted(found, key=lambda move: (move.score, move.event, move.units))
-        for move in ranked[:TRIES]:
+        for _, event, units in sorted(found)[:TRIES]:
             if deadline is not None and time.monotonic() > deadline:
                 return None
-            at = now.block[move.event]
-            gap = now.base_step[move.event]
+            at, gap = now.block[event], now.base_step[event]
             if at < 0:
                 at = sum(1 for g, _ in reruns if g <= gap)
-            attempt = [*reruns[:at], *((gap, u) for u in move.units), *reruns[at:]]
+            attempt = [*reruns[:at], *((gap, u) for u in units), *reruns[at:]]
             if not allowed(problem, attempt):
                 continue
             then = trace(problem, attempt)
@@ -62,11 +60,8 @@ def greedy(
     return reruns
 
 
-@dataclass(frozen=True)
-class _Move:
-    score: float
-    event: int
-    units: tuple[int, ...]
+_Move = tuple[float, int, tuple[int, ...]]
+"""MACs per byte, the event before which units rerun, and which: the least is tried first."""
 
 
 class _View:
@@ -80,7 +75,7 @@ class _View:
         self.worst = now.bytes_at.index(now.peak)
         self.memory: NDArray[np.int64] = np.array(now.bytes_at, dtype=np.int64)
         events = len(now.statements)
-        change = [0] * (events + 2)  # what rests between event e - 1 and event e
+        change = [0] * (events + 2)
         self.newest: dict[int, list[int]] = {}  # buffer -> its instances in order of birth
         for i, (b, first, last) in enumerate(now.instances):
             if last >= 0 or first < 0:
@@ -88,11 +83,7 @@ class _View:
             if first < last:
                 change[first + 1] += self.sizes[b]
                 change[min(last, events) + 1] -= self.sizes[b]
-        self.resting = change
-        total = 0
-        for e in range(events + 1):
-            total += change[e]
-            change[e] = total
+        self.resting = list(accumulate(change))  # what rests between event e - 1 and event e
         self.spent = cost_of(problem, reruns)
         self.runs: dict[int, int] = {}
         for _, u in reruns:
@@ -124,7 +115,7 @@ class _View:
             chain = self.chain(u, gap, event)
             for units in dict.fromkeys([(u,), chain]):
                 score = self.score(idle[i], before[i], event, units)
-                yield None if score is None else _Move(score, event, units)
+                yield None if score is None else (score, event, units)
 
     def instance(self, b: int, event: int) -> int | None:
         """The copy of ``b`` that a rerun right before ``event`` would read."""

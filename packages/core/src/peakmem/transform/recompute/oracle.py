@@ -7,9 +7,10 @@ from __future__ import annotations
 import heapq
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from peakmem.model import Program, UsageError
+from peakmem.transform.recompute.eviction import mask_of
 from peakmem.transform.recompute.reruns import RerunProblem
 
 LARGEST = 12
@@ -22,12 +23,7 @@ are fresh buffers of the row."""
 
 
 def free_order(
-    program: Program,
-    target: int,
-    *,
-    cap: int = 2,
-    max_extra_macs: int | None = None,
-    deadline: float | None = None,
+    program: Program, target: int, *, cap: int = 2, max_extra_macs: int | None = None, deadline: float | None = None
 ) -> int | None:
     """Least extra MACs over *all* base orders; None if none of them reaches ``target``.
 
@@ -48,7 +44,7 @@ def free_order(
     groups = groups_of(problem)
     rows = Rows(problem, target, weigh)
     everything = (1 << len(program)) - 1
-    before = [mask(p) for p in program.predecessors]
+    before = [mask_of(p) for p in program.predecessors]
 
     def edges(state: State) -> Iterator[tuple[int, State]]:
         done, present, counts, _, _ = state
@@ -101,7 +97,7 @@ class Rows:
         if done + 1 < len(unit.members):
             yield problem.program.statements[v].cost, (step, present, counts, k, done + 1)
             return
-        back = (present >> self.buffers) & mask(unit.delivers)
+        back = (present >> self.buffers) & mask_of(unit.delivers)
         yield problem.program.statements[v].cost, (step, present & ((1 << self.buffers) - 1) | back, counts, 0, 0)
 
 
@@ -125,19 +121,8 @@ def small(program: Program) -> None:
         raise UsageError(f"reference solver: {len(program)} statements are more than the {LARGEST} it can take")
 
 
-def mask(bits: Iterable[int]) -> int:
-    result = 0
-    for b in bits:
-        result |= 1 << b
-    return result
-
-
 def entry(program: Program) -> int:
-    return mask(
-        b
-        for b, x in enumerate(program.buffers)
-        if x.kind == "input" and x.size and (x.pinned or program.touchers[b])
-    )
+    return mask_of(b for b in program.entry if program.buffers[b].size)
 
 
 def drops(program: Program, present: int) -> Iterator[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from peakmem.frontends import Progress
 from peakmem.model import Program, Refused
@@ -14,11 +13,6 @@ from peakmem.transform.recompute.lowering import greedy
 from peakmem.transform.recompute.plan import Plan, Rerun, make_plan, trace
 from peakmem.transform.recompute.reruns import RerunProblem
 from peakmem.transform.recompute.solver import Outcome, solve
-
-
-def make_problems(program: Program, orders: Sequence[Sequence[int]], **settings: Any) -> list[RerunProblem]:
-    """One problem for each different base order, in the order given; see `RerunProblem` for the settings."""
-    return [RerunProblem(program, order, **settings) for order in dict.fromkeys(map(tuple, orders))]
 
 
 def base_orders(program: Program, certified: Sequence[int]) -> list[tuple[int, ...]]:
@@ -143,11 +137,12 @@ ROUGH = 32
 
 
 def _front(problem: RerunProblem, base: int, deadline: float, lowest: int) -> tuple[list[Point], bool, bool]:
+    """Points of one base order, whether they are its whole front, and whether Ctrl-C cut it short."""
     given = make_plan(problem, ())
     points = [Point(given, True, 0, base)]
     lowest = max(lowest, floor(problem.program).size)
     rough: list[Plan] = []
-    complete = True
+    complete, stopped = True, False
     try:
         half = time.monotonic() + 0.4 * (deadline - time.monotonic())
         reruns: list[Rerun] | None = []
@@ -177,10 +172,8 @@ def _front(problem: RerunProblem, base: int, deadline: float, lowest: int) -> tu
                 if outcome.plan is None:
                     break
     except KeyboardInterrupt:
-        points.extend(Point(p, False, 0, base) for p in rough)
-        return points, False, True
-    points.extend(Point(p, False, 0, base) for p in rough)
-    return points, complete, False
+        complete, stopped = False, True
+    return points + [Point(p, False, 0, base) for p in rough], complete, stopped
 
 
 def least_peak(problem: RerunProblem, *, time_limit: float = 5.0) -> Outcome:

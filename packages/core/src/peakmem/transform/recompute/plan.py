@@ -33,6 +33,10 @@ class Trace:
         For each event the index of the rerun it belongs to; -1 for base runs.
     bytes_at : tuple of int
     peak : int
+    instances : tuple of (int, int, int)
+        Each copy of a buffer: buffer, first event, last event (-1: from entry; the number of events: to the end).
+    touches : tuple of tuple of int
+        For each event the instances it touches.
     """
 
     statements: tuple[int, ...]
@@ -41,9 +45,7 @@ class Trace:
     bytes_at: tuple[int, ...]
     peak: int
     instances: tuple[tuple[int, int, int], ...]
-    """Each copy of a buffer: buffer, first event, last event (-1: from entry; the number of events: to the end)."""
     touches: tuple[tuple[int, ...], ...]
-    """For each event the instances it touches."""
 
 
 def trace(problem: RerunProblem, reruns: Sequence[Rerun]) -> Trace:
@@ -57,7 +59,7 @@ def trace(problem: RerunProblem, reruns: Sequence[Rerun]) -> Trace:
 
     Notes
     -----
-    O(events x touches). Does not check caps and windows; see `check_plan`.
+    O(events x touches). Does not check caps and windows; see `allowed`.
     """
     program = problem.program
     touched, sizes = program.touched, [b.size for b in program.buffers]
@@ -102,11 +104,8 @@ def trace(problem: RerunProblem, reruns: Sequence[Rerun]) -> Trace:
     change = [0] * (events + 2)
     instances = []
     for i, b in enumerate(owner):
-        if program.buffers[b].kind == "constant":
-            instances.append((b, 0, -1))
-            continue
         pinned = i < len(sizes) and program.buffers[b].pinned
-        if first[i] == -2 or (last[i] == -2 and not pinned):
+        if program.buffers[b].kind == "constant" or first[i] == -2 or (last[i] == -2 and not pinned):
             instances.append((b, 0, -1))
             continue
         end = events if pinned else last[i]
@@ -119,14 +118,9 @@ def trace(problem: RerunProblem, reruns: Sequence[Rerun]) -> Trace:
     for event, v in enumerate(statements):
         now += change[event + 1]
         bytes_at.append(now + problem.charged[v])
+    peak = max(bytes_at, default=program.entry_bytes)
     return Trace(
-        tuple(statements),
-        tuple(steps),
-        tuple(block),
-        tuple(bytes_at),
-        max(bytes_at, default=program.entry_bytes),
-        tuple(instances),
-        tuple(touches),
+        tuple(statements), tuple(steps), tuple(block), tuple(bytes_at), peak, tuple(instances), tuple(touches)
     )
 
 

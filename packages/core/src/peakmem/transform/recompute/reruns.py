@@ -66,15 +66,6 @@ class Unit:
     ready: int
     deadline: int
 
-    @property
-    def early(self) -> tuple[list[int], list[int]]:
-        """Sources, and delivered buffers, of which the row may let go before its last member runs."""
-        end = len(self.members) - 1
-        return (
-            [b for b, i in zip(self.sources, self.read_until) if i < end],
-            [b for b, i in zip(self.delivers, self.made_by) if i < end],
-        )
-
 
 @dataclass(frozen=True)
 class RerunProblem:
@@ -195,9 +186,7 @@ class RerunProblem:
     def excluded(self) -> dict[str, int]:
         """Operators that never run twice because of what they are (random, stateful, control flow, overwriting an input,
         of unknown price), with counts."""
-        names = Counter(
-            s.op or s.name for v, s in enumerate(self.program.statements) if not self._rerunnable(v)
-        )
+        names = Counter(s.op or s.name for v, s in enumerate(self.program.statements) if not self._rerunnable(v))
         return dict(sorted(names.items()))
 
     @cached_property

@@ -17,11 +17,12 @@ from peakmem.model import (
     scheduled_timeline,
 )
 from peakmem.ordering import Ordering
+from peakmem.system.progress import silent
 from peakmem.transform.recompute.document import Enlarged, Recomputation
 from peakmem.transform.recompute.expand import expand, order_expansion
 from peakmem.transform.recompute.floors import floor
 from peakmem.transform.recompute.oracle import free_order
-from peakmem.transform.recompute.pareto import Front, Point, base_orders, front, make_problems, reach
+from peakmem.transform.recompute.pareto import Front, Point, base_orders, front, reach
 from peakmem.transform.recompute.plan import Plan
 from peakmem.transform.recompute.reruns import RerunProblem, parse_extra_macs
 
@@ -61,7 +62,7 @@ def recompute(
     Raises
     ------
     Refused
-        When the target is out of reach; see `peakmem.recompute.reach`.
+        When the target is out of reach; see `peakmem.transform.recompute.reach`.
     UsageError
         On a cap below 1, a share above 100 %, an unknown operator.
     RuntimeMissing, RuntimeFailed
@@ -75,19 +76,10 @@ def recompute(
     ordering = certify(model, time_limit=limit / 3, progress=progress)
     spent = time.monotonic() - begin
     found = enlarge(
-        program,
-        ordering.orders,
-        target_peak=target_peak,
-        max_extra_macs=max_extra_macs,
-        cap=cap,
-        thresholds=thresholds,
-        whole_front=whole_front,
-        realize=realize,
-        any_order=True,
-        interrupted=ordering.interrupted,
-        time_limit=max(0.0, limit - spent),
-        progress=progress,
-    )
+        program, ordering.orders, target_peak=target_peak, max_extra_macs=max_extra_macs, cap=cap, thresholds=thresholds,
+        whole_front=whole_front, realize=realize, any_order=True, interrupted=ordering.interrupted,
+        time_limit=max(0.0, limit - spent), progress=progress,
+    )  # fmt: skip
     result = Recomputation(**vars(found), source=model, ordering=ordering)
     result.seconds = {"order": spent, **found.seconds}
     if found.expansion is None or found.reordering is None:
@@ -158,7 +150,7 @@ def enlarge(
     Refused, UsageError
         As in `recompute`.
     """
-    say: Progress = progress or (lambda _: None)
+    say = progress or silent
     begin = since = time.monotonic()
     bases = base_orders(program, orders.get("", range(len(program))))
     problems = _problems(program, bases, max_extra_macs, cap, thresholds, body_workspaces(program, orders))
@@ -218,12 +210,12 @@ def _problems(
     thresholds: Mapping[str, int] | None,
     workspaces: tuple[int, ...] | None = None,
 ) -> list[RerunProblem]:
+    """One problem for each different base order."""
     budget = None
     if max_extra_macs is not None:
         budget = parse_extra_macs(max_extra_macs, sum(s.cost for s in program.statements))
-    return make_problems(
-        program, orders, cap=cap, max_extra_macs=budget, thresholds=thresholds or {}, workspaces=workspaces
-    )
+    different = dict.fromkeys(tuple(order) for order in orders)
+    return [RerunProblem(program, order, cap, budget, thresholds or {}, workspaces) for order in different]
 
 
 def _cheaper(

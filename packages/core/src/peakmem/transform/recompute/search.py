@@ -49,16 +49,19 @@ class Search:
             self.bound, self.bound_by = bound, method
         return False
 
-    def offer(self, reruns: Sequence[Rerun], method: str) -> bool:
-        """Take a list of reruns as the incumbent if it reaches the target and is cheaper."""
-        if not allowed(self.problem, reruns):
-            return False
+    def offer(self, reruns: Sequence[Rerun] | None, method: str) -> Plan | None:
+        """The plan of what a method found (None: nothing), if it is allowed and reaches the target.
+
+        It becomes the incumbent if it is cheaper.
+        """
+        if reruns is None or not allowed(self.problem, reruns):
+            return None
         plan = make_plan(self.problem, reruns)
         if plan.peak > self.target:
-            return False
+            return None
         if self.plan is None or (plan.extra_macs, len(plan.reruns)) < (self.plan.extra_macs, len(self.plan.reruns)):
             self.plan, self.plan_by = plan, method
-        return True
+        return plan
 
     def prune(self) -> None:
         """Leave out what the incumbent does not need; a settled one keeps its peak, which may lie below the target."""
@@ -66,10 +69,10 @@ class Search:
             least = self.plan.peak if self.settled else self.target
             self.plan = prune(self.plan, least, deadline=max(self.deadline, time.monotonic() + 0.5))
 
-    def improve(self, reruns: Sequence[Rerun], method: str) -> None:
-        """Offer a list of reruns without what it does not need."""
-        if self.offer(reruns, method):
-            plan = make_plan(self.problem, reruns)
+    def improve(self, reruns: Sequence[Rerun] | None, method: str) -> None:
+        """Offer what a method found without what it does not need."""
+        plan = self.offer(reruns, method)
+        if plan is not None:
             least = plan.peak if plan.extra_macs <= self.bound else self.target
             deadline = time.monotonic() + max(0.1, 0.1 * self.left())
             pruned = prune(plan, least, deadline=deadline)

@@ -19,12 +19,12 @@ from peakmem.transform.recompute.intervals import solve_intervals
 from peakmem.transform.recompute.lowering import greedy
 from peakmem.transform.recompute.plan import Plan, Rerun, cost_of, trace
 from peakmem.transform.recompute.reruns import RerunProblem
-from peakmem.transform.recompute.retention import Retention, build, place
+from peakmem.transform.recompute.retention import Retention, build
 from peakmem.transform.recompute.search import Search
 from peakmem.transform.recompute.treewidth import solve_treewidth
 
 Status = Literal["exact", "infeasible", "gap"]
-Method = Literal["auto", "intervals", "treewidth", "integer"]
+Method = Literal["auto", "intervals"]
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ def solve(
         Seconds; then the best plan so far is returned with a bound. Ctrl-C does the same.
     start : sequence of Rerun, optional
         A plan to start from; it need not reach the target.
-    method : {"auto", "intervals", "treewidth", "integer"}
-        ``auto`` as below. The others solve the full problem by one method alone, without a heuristic, to be compared.
+    method : {"auto", "intervals"}
+        ``auto`` as below; ``intervals`` solves the full problem by that method alone, to be compared.
 
     Notes
     -----
@@ -124,8 +124,8 @@ def solve(
         search.bound_by = "floor"
         return outcome(infeasible=True)
     try:
-        if method != "auto":
-            return outcome(_whole(search) if method == "intervals" else _full(search, method))
+        if method == "intervals":
+            return outcome(_whole(search))
         if start:
             search.improve(start, "start")
         if search.plan is None:
@@ -163,9 +163,7 @@ def _heuristics(search: Search, deadline: float) -> None:
     """Plans before any relaxation: the worst moment first, each rule of eviction alone, which is fast, then wider beams."""
     search.tried = True
     begin = time.monotonic()
-    found = greedy(search.problem, search.target, deadline=begin + 0.3 * (deadline - begin))
-    if found is not None:
-        search.improve(found, "lowering")
+    search.improve(greedy(search.problem, search.target, deadline=begin + 0.3 * (deadline - begin)), "lowering")
     several: list[tuple[int, int, list[Rerun]]] = []
     slowest = 0.0
     with suppress(Late):
@@ -186,9 +184,7 @@ def _heuristics(search: Search, deadline: float) -> None:
             for depth in (1, 3):
                 if search.settled or time.monotonic() + width * slowest > deadline:
                     return  # it would hardly end in time
-                found = search.beam(depth).search(width, MIXED, below=search.price, deadline=deadline)
-                if found is not None:
-                    search.improve(found, "eviction")
+                search.improve(search.beam(depth).search(width, MIXED, below=search.price, deadline=deadline), "eviction")
 
 
 def _refine(search: Search) -> bool:
@@ -202,7 +198,7 @@ def _refine(search: Search) -> bool:
     broken = {now.base_step[e]: b for e, b in enumerate(now.bytes_at) if b > target}
     while search.left() > 0:
         horizon = search.horizon()
-        grown = _grow(horizon, steps, broken, largest) if broken else True
+        grown = grow(horizon, steps, broken, largest) if broken else True
         largest = min(LARGEST_MODEL, 4 * largest)
         model = build(horizon, steps, crowded=crowded)
         waiting = {step: size for step, size in broken.items() if step not in steps}
@@ -219,7 +215,7 @@ def _refine(search: Search) -> bool:
             if not waiting:
                 break
             continue
-        reruns = [r for r, _ in place(problem, model.reruns(answer.values))]
+        reruns = model.reruns(answer.values)
         search.offer(reruns, "relaxation")
         now = trace(problem, reruns)
         if search.settled or now.peak <= target:
@@ -241,13 +237,13 @@ def _refine(search: Search) -> bool:
                 break
             crowded |= guilty
             around = {s for step, _ in guilty for s in (step - 1, step) if s >= 0}
-            broken = {step: horizon.full[0][step] for step in sorted(around - steps)}
+            broken = {step: horizon.full[step] for step in sorted(around - steps)}
     return not search.settled and search.left() > 0 and _whole(search)
 
 
 def _answer(model: Retention, budget: int | None, time_limit: float) -> Answer:
     """By the tree decomposition where it is narrow, in whole numbers where not."""
-    answer = solve_treewidth(model, budget=budget, largest_table=2**14)
+    answer = solve_treewidth(model, budget=budget)
     return answer if answer is not None else solve_integer(model, budget=budget, time_limit=time_limit)
 
 
@@ -256,16 +252,14 @@ def _near(search: Search, reruns: Sequence[Rerun]) -> None:
     also those that make their sources, at other moments."""
     problem = search.problem
     begin, left = time.monotonic(), search.left()
-    found = greedy(problem, search.target, start=reruns, deadline=begin + 0.2 * left)
-    if found is not None:
-        search.improve(found, "lowering")
+    search.improve(greedy(problem, search.target, start=reruns, deadline=begin + 0.2 * left), "lowering")
     units = {u for _, u in reruns}
     for _ in range(LEVELS if len(problem.units) > SMALL else 0):
         limit = begin + 0.4 * left - time.monotonic()
         if search.settled or limit <= 0 or len(units) > SMALL:
             return
         placed = solve_intervals(search.horizon(units), at_least=search.bound, time_limit=limit, effort=NARROW)
-        if placed is not None and placed.reruns is not None:
+        if placed is not None:
             search.improve(placed.reruns, "intervals")
         units = units | {w for u in units for b in problem.units[u].sources for w in problem.units_of.get(b, ())}
 
@@ -276,38 +270,11 @@ def _whole(search: Search, share: float = 1.0) -> bool:
     found = solve_intervals(search.horizon(), at_least=search.bound, time_limit=limit, effort=EFFORT)
     if found is None:
         return False
-    if found.reruns is not None:
-        search.offer(found.reruns, "intervals")
+    search.offer(found.reruns, "intervals")
     return search.learn(found.bound, "intervals")
 
 
-def _full(search: Search, method: str) -> bool:
-    """Settle the model with all slots at once; whether there is no plan."""
-    horizon = search.horizon()
-    slots = {gap: horizon.slots_needed(gap) for gap in horizon.tight_gaps()}
-    model = build(horizon, horizon.tight_steps(), slots)
-    if model is None:
-        return search.learn(None, "memory")
-    answer: Answer | None
-    if method == "integer":
-        answer = solve_integer(model, budget=horizon.budget, time_limit=search.left())
-    else:
-        answer = solve_treewidth(model, budget=horizon.budget)
-    if answer is None:
-        return False
-    if answer.values is not None:
-        search.offer([r for r, _ in place(search.problem, model.reruns(answer.values))], answer.method)
-    return search.learn(answer.bound, answer.method, answer.width)
-
-
-def relaxed(horizon: Horizon, broken: Mapping[int, int]) -> set[int]:
-    """The steps of the first relaxation: of those ``broken`` (step -> bytes), the worst."""
-    steps: set[int] = set()
-    _grow(horizon, steps, broken, FIRST_MODEL)
-    return steps
-
-
-def _grow(horizon: Horizon, steps: set[int], broken: Mapping[int, int], largest: int) -> bool:
+def grow(horizon: Horizon, steps: set[int], broken: Mapping[int, int], largest: int) -> bool:
     """Add broken steps while the model stays small enough, one at least up to `LARGEST_MODEL`; whether any was added.
 
     Steps in a row are broken for the same reasons: the worst of each row comes first, the others after them.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-LARGEST_TABLE = 2**18
+LARGEST_TABLE = 2**14
 """Entries of the largest table; a wider problem is left to another solver."""
 
 MOST_VARIABLES = 400
@@ -60,29 +60,34 @@ class Elimination:
     kind: str
 
 
-def scopes_of(model: Retention) -> tuple[list[int], list[tuple[int, ...]]]:
-    """Domain sizes of all variables (counters included, after the model's own), and what meets in a constraint.
+def _counters(model: Retention) -> list[tuple[int, int | None, int]]:
+    """Rerun variables whose cap can bind, each with the counter before it (None for the first of a group) and after it.
 
-    The cap would join all reruns of a unit. It is carried along time instead: a counter after each rerun variable
-    meets only that variable and the counter before it.
+    The cap would join all reruns of a group. It is carried along time instead: a counter after each rerun variable, numbered
+    after the model's own variables, meets only that variable and the counter before it.
     """
-    domains = [2] * model.size
-    scopes = [tuple(sorted({x for _, x in row.terms})) for row in model.rows if row.terms]
+    found: list[tuple[int, int | None, int]] = []
     for runs in model.runs.values():
         if len(runs) >= model.problem.cap:
-            before: int | None = None
-            for x in runs:
-                domains.append(model.problem.cap)
-                scopes.append((x, len(domains) - 1) if before is None else (x, before, len(domains) - 1))
-                before = len(domains) - 1
-    return domains, scopes
+            for j, x in enumerate(runs):
+                counter = model.size + len(found)
+                found.append((x, counter - 1 if j else None, counter))
+    return found
 
 
-def eliminations(model: Retention, *, min_fill: bool = True) -> list[Elimination]:
+def _scopes(model: Retention) -> tuple[list[int], list[tuple[int, ...]]]:
+    """Domain sizes of all variables, counters included, and what meets in a constraint."""
+    counters = _counters(model)
+    scopes = [tuple(sorted({x for _, x in row.terms})) for row in model.rows if row.terms]
+    scopes += [tuple(y for y in met if y is not None) for met in counters]
+    return [2] * model.size + [model.problem.cap] * len(counters), scopes
+
+
+def eliminations(model: Retention) -> list[Elimination]:
     """Both orders with their widths, the narrower first."""
-    domains, scopes = scopes_of(model)
-    found = [_measure(domains, scopes, _along_time(model, domains), "time")]
-    if min_fill and len(domains) <= MOST_VARIABLES:
+    domains, scopes = _scopes(model)
+    found = [_measure(domains, scopes, _along_time(model), "time")]
+    if len(domains) <= MOST_VARIABLES:
         found.append(_measure(domains, scopes, _min_fill(domains, scopes), "min-fill"))
     return sorted(found, key=lambda e: (e.table, e.width))
 
@@ -93,36 +98,24 @@ def solve_treewidth(model: Retention, *, budget: int | None, largest_table: int 
         return Answer(None, None, True, "treewidth")
     if sum(model.prices) >= LARGEST_SUM:
         return None
-    domains, scopes = scopes_of(model)
+    domains, scopes = _scopes(model)
     if any(prod(domains[x] for x in s) > largest_table for s in scopes):
         return None
-    best = _measure(domains, scopes, _along_time(model, domains), "time", largest_table)
+    best = _measure(domains, scopes, _along_time(model), "time", largest_table)
     if best.table > 2**12 and len(domains) <= MOST_VARIABLES:
         best = min(best, _measure(domains, scopes, _min_fill(domains, scopes), "min-fill"), key=lambda e: e.table)
     if best.table > largest_table:
         return None
-    values, cost = _eliminate(domains, _factors(model, domains), best.order)
+    values, cost = _eliminate(domains, _factors(model), best.order)
     if values is None or (budget is not None and cost > budget):
         return Answer(None, None, True, "treewidth", best.width)
     return Answer(tuple(values[: model.size]), cost, True, "treewidth", best.width)
 
 
-def _along_time(model: Retention, domains: Sequence[int]) -> tuple[int, ...]:
-    """The model's variables as they were made, each counter right after its rerun variable."""
-    after: dict[int, int] = {}
-    counter = model.size
-    for runs in model.runs.values():
-        if len(runs) >= model.problem.cap:
-            for x in runs:
-                after[x] = counter
-                counter += 1
-    order = []
-    for x in range(model.size):
-        order.append(x)
-        if x in after:
-            order.append(after[x])
-    # A counter must outlive its successor's table; eliminating in this order keeps one counter per unit alive.
-    return tuple(order)
+def _along_time(model: Retention) -> tuple[int, ...]:
+    """The model's variables as they were made, each counter right after its rerun variable: so one of a group is alive."""
+    after = {x: [counter] for x, _, counter in _counters(model)}
+    return tuple(y for x in range(model.size) for y in (x, *after.get(x, ())))
 
 
 def _min_fill(domains: Sequence[int], scopes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
@@ -171,12 +164,10 @@ def _measure(
     return Elimination(tuple(order), width, table, kind)
 
 
-def _factors(model: Retention, domains: Sequence[int]) -> list[_Factor]:
+def _factors(model: Retention) -> list[_Factor]:
     import numpy as np
 
-    factors = [
-        _Factor((x,), np.array([0.0, float(p)])) for x, p in enumerate(model.prices) if p
-    ]
+    factors = [_Factor((x,), np.array([0.0, float(p)])) for x, p in enumerate(model.prices) if p]
     for row in model.rows:
         if row.terms:
             coefficients: dict[int, int] = {}
@@ -189,23 +180,15 @@ def _factors(model: Retention, domains: Sequence[int]) -> list[_Factor]:
                 shape[axis] = 2
                 total = total + np.array([0, coefficients[x]], dtype=np.int64).reshape(shape)
             factors.append(_Factor(scope, np.where(total <= row.bound, 0.0, np.inf)))
-    cap, counter = model.problem.cap, model.size
-    for runs in model.runs.values():
-        if len(runs) >= cap:
-            for j, x in enumerate(runs):
-                if j == 0:
-                    first = np.full((2, cap), np.inf)
-                    for r in range(2):
-                        if r < cap:
-                            first[r, r] = 0.0
-                    factors.append(_Factor((x, counter), first))
-                else:
-                    step = np.full((2, cap, cap), np.inf)
-                    for r in range(2):
-                        for c in range(cap - r):
-                            step[r, c, c + r] = 0.0
-                    factors.append(_Factor((x, counter - 1, counter), step))
-                counter += 1
+    cap = model.problem.cap
+    count = np.full((2, cap, cap), np.inf)  # whether it reruns, the counter before, the counter after
+    for r in range(2):
+        for c in range(cap - r):
+            count[r, c, c + r] = 0.0
+    for x, before, counter in _counters(model):
+        factors.append(
+            _Factor((x, counter), count[:, 0]) if before is None else _Factor((x, before, counter), count)
+        )
     return factors
 
 

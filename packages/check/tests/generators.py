@@ -1,4 +1,4 @@
-"""Random small programs, random orders, and long programs of a chosen width, for tests and benchmarks."""
+"""Random small programs, random orders, and long programs of a chosen width: tests of all packages and benchmarks use them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from peakmem.model import Buffer, Program, Statement
+from peakmem_check.model import Buffer, Program, Statement
 
 
 def random_program(
