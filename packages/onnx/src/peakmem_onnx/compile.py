@@ -143,6 +143,7 @@ def _studied(proto: Any, origin: Origin, way: Way, notes: list[str]) -> tuple[An
     """The program of a source (or ``proto``, where there is none), what is known of it then, and its facts."""
     path = origin.path or Path("the model")
     session: dict[str, Any] = {"threads": origin.threads, "external": origin.external, "limit": origin.limit}
+    graph: Graph | None = None
     with scratch() as folder:
         try:
             if origin.source:
@@ -155,7 +156,10 @@ def _studied(proto: Any, origin: Origin, way: Way, notes: list[str]) -> tuple[An
                 raise InputError(f"{path}: has nodes with bodies (If, Loop, Scan), for which --deploy arena plans nothing; use python")
             facts = collect(proto, graph, session=session, feeds=feeds, folder=folder, path=path, arena=way is ARENA)
         except RuntimeFailed as error:
-            raise InputError(f"{path}: onnxruntime {origin.version} cannot load or run it: {error}") from None
+            what, advice = "it", ""
+            if graph is not None and origin.source and origin.level != "none":  # the source itself did run
+                what, advice = f"what it makes of it at --ort-level {origin.level}", "; try --ort-level none"
+            raise InputError(f"{path}: onnxruntime {origin.version} cannot load or run {what}: {error}{advice}") from None
     if facts.unknown:
         notes.append(
             "ONNX Runtime does not tell all shapes of " + ", ".join(facts.unknown) + "; these bodies are not charged"
