@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, save_model
 from peakmem.api import load
 from peakmem.frontends import complete_options, recognise
-from peakmem.model import InputError, PeakmemError, UsageError
+from peakmem.model import InputError, PeakmemError, RuntimeFailed, UsageError
 from peakmem_onnx.frontend import frontend
 
 from .conftest import BOOL, FLOAT, INT64, SHARED, branches, model, needs_runtime, value, weight
@@ -214,6 +214,16 @@ def test_feeds(store):
     refuse(path, "is not a value of type float32", UsageError, feed=("x=word",))
     m = load(path, frontend="onnx", ort_level="none", feed=("x=0.5",))
     assert (m.origin.feeds[0]["x"] == np.float32(0.5)).all()
+
+
+@needs_runtime
+def test_what_runs_but_not_as_the_optimizer_saves_it_is_told_with_a_way_out(store, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeFailed("Graph attribute inferencing failed")
+
+    monkeypatch.setattr("peakmem_onnx.compile.collect", fail)
+    refuse(store(branches()), r"cannot load or run what it makes of it at --ort-level all: Graph .* failed; try --ort-level none")
+    refuse(store(branches()), "cannot load or run it: Graph attribute inferencing failed$", ort_level="none")
 
 
 @needs_runtime

@@ -97,6 +97,14 @@ def test_the_sentences():
     )
 
 
+@pytest.mark.parametrize("more", [-1, 1])
+def test_a_process_that_grows_is_said_with_a_way_out(store, monkeypatch, more):
+    rows = [Taken("as it comes", "", 10 << 20, 1, 1, None, None, 1.0), Taken("new", "", (10 + more) << 20, 1, 1, None, None, 1.0)]
+    monkeypatch.setattr(process, "measure_process", lambda *_, **__: rows)
+    m = load(store(branches()), frontend="onnx", ort_level="none")
+    assert any("--deploy arena writes files" in note for note in m.verify(m).notes) == (more > 0)
+
+
 def test_what_cannot_be_measured_is_said(store, monkeypatch):
     m = load(store(branches()), frontend="onnx", ort_level="none", repeats=1)
 

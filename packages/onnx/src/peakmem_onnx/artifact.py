@@ -16,8 +16,9 @@ from peakmem_onnx.facts import Facts, element_type
 from peakmem_onnx.graph import Graph, read_graph
 from peakmem_onnx.orders import file_order
 from peakmem_onnx.parts import part_of
+from peakmem_onnx.planned import planned_size
 from peakmem_onnx.rewrite import permute
-from peakmem_onnx.ways import PORTABLE, RECIPE, Way
+from peakmem_onnx.ways import ARENA, PORTABLE, RECIPE, Way
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,12 @@ class Artifact:
 
     @cached_property
     def whole(self) -> Whole:
-        return build_program(self.graph, self.facts, sharing=self.way.sharing, first=self.way is RECIPE)
+        return build_program(self.graph, self.facts, sharing=self.way.sharing, first=self.way in (RECIPE, ARENA))
+
+    @property
+    def session(self) -> dict[str, Any]:
+        """What the child is told to run this file in its way."""
+        return {**self.way.session, **({"chunk": self.predicted_bytes} if self.way is ARENA else {})}
 
     @property
     def program(self) -> Program:
@@ -150,11 +156,13 @@ class Artifact:
 
     def intended(self, graph: Graph) -> tuple[int, ...]:
         """The order that a run is held to: `executed`, but with the recipe the one written, whatever a session prefers."""
-        return file_order(graph) if self.way is RECIPE else self.executed(graph)
+        return file_order(graph) if self.way in (RECIPE, ARENA) else self.executed(graph)
 
     @cached_property
     def predicted_bytes(self) -> int:
         """Peak of the quantity, replayed for the order executed."""
+        if self.way is ARENA:
+            return planned_size(self.graph, self.facts, self.executed(self.graph))
         return self.bytes_under(self.way, self.executed)
 
     @cached_property
@@ -174,6 +182,10 @@ class Artifact:
             proto = type(proto)()
             proto.CopyFrom(self.proto)
             permute(proto.graph, {"": self.numbering})
+        if self.way is ARENA:  # who opens the file must know how large the region is
+            proto = type(proto)()
+            proto.CopyFrom(self.proto)
+            protos.write_marker(proto, {**self.origin.recipe, "deploy": "arena", "chunk": self.predicted_bytes})
         try:
             data: bytes = proto.SerializeToString()
         except Exception:

@@ -12,6 +12,7 @@ import math
 import os
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,9 +46,23 @@ def options_for(job: dict[str, Any]) -> Any:
         options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     if job.get("external"):
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", job["external"])
+    if job.get("chunk"):
+        plan_arena(job["chunk"])
+        options.enable_cpu_mem_arena = True
+        options.add_session_config_entry("session.use_env_allocators", "1")
     for name, value in job.get("config", {}).items():
         options.add_session_config_entry(name, value)
     return options
+
+
+def plan_arena(size: int) -> None:
+    """Give this process the arena of `peakmem_onnx.arena`, with one region of ``size`` bytes; once in its life."""
+    import onnxruntime as ort
+
+    memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    ort.create_and_register_allocator(
+        memory, ort.OrtArenaCfg({"initial_chunk_size_bytes": size, "max_dead_bytes_per_chunk": 1})
+    )
 
 
 def open_session(data: bytes, options: Any) -> Any:
@@ -157,14 +172,16 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
         options.enable_profiling = True
         options.profile_file_prefix = job["profile"]
     session: Any
+    loading: list[int] = []
     if job.get("nodes"):
         from peakmem_onnx.nodewise import NodeByNode
 
         session = NodeByNode(data, lambda single: open_session(single, options), job["types"])
         names = session.outputs
     else:
-        session = open_session(data, options)
+        session, loading = _traced(lambda: open_session(data, options)) if job.get("chunk") else (open_session(data, options), [])
         names = [o.name for o in session.get_outputs()]
+    planned = bool(job.get("chunk"))
     counter = _counter()
     peaks: list[list[int]] = []
     held: list[int] = []
@@ -200,11 +217,15 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
                 arrays = [v.numpy() for v in values.values()] if job.get("nodes") else values
                 for name, value in zip(names, arrays, strict=True):
                     if isinstance(value, np.ndarray) and value.dtype != object:
-                        outputs[f"{index}/{name}"] = value
+                        outputs[f"{index}/{name}"] = value.copy() if planned else value
                     else:
                         outputs[f"{index}/{name}"] = np.frombuffer(repr(value).encode(), dtype=np.uint8)
-            del values
+                del arrays, value
+            if not planned:  # else they are held to the end of the next run, as most programs do
+                del values
     answer: dict[str, Any] = {"peaks": peaks, "held": held, "counted": counter is not None, "trace": trace}
+    if job.get("chunk"):  # what the arena took from the system: its region, and others if that was too small
+        answer["taken"] = sum(size for size in loading if size == job["chunk"]) + sum(held)
     if job.get("nodes"):
         answer["order"] = session.order
     elif job.get("profile"):
@@ -292,6 +313,27 @@ def _digest(value: Any) -> str:
     return digest.hexdigest()
 
 
+def load(job: dict[str, Any]) -> dict[str, Any]:
+    """What opening a session takes of the C library; see `_traced`."""
+    data = Path(job["model"]).read_bytes()
+    options = options_for(job)
+    session, trace = _traced(lambda: open_session(data, options))
+    del session
+    return {"trace": trace}
+
+
+def _traced(work: Callable[[], Any]) -> tuple[Any, list[int]]:
+    """What ``work`` returns, and what it takes and gives back: sizes, and -1 - the number of what is given back."""
+    counter = _counter()
+    if counter is None:
+        return work(), []
+    buffer, result = (ctypes.c_int64 * TRACE_ROOM)(), (ctypes.c_int64 * 5)()
+    counter.peakmem_start(buffer, ctypes.c_int64(TRACE_ROOM))
+    value = work()
+    counter.peakmem_stop(result)
+    return value, list(buffer[: result[4]])
+
+
 def executed_order(profile: Path) -> list[str]:
     """Names of the nodes in the order in which they ran, bodies included, from a profiling file."""
     return [event["name"].removesuffix("_kernel_time") for event in _kernels(profile)]
@@ -327,7 +369,7 @@ def _feeds(path: str) -> dict[str, Any]:
         }
 
 
-JOBS = {"compile": compile_model, "describe": describe, "statistics": statistics, "measure": measure, "values": values, "process": process}
+JOBS = {"compile": compile_model, "describe": describe, "statistics": statistics, "measure": measure, "values": values, "process": process, "load": load}
 
 
 def _stand_still(arguments: list[str]) -> None:

@@ -21,10 +21,13 @@ from peakmem_onnx.process import parse_session
 from peakmem_onnx.rewrite import permute_level
 from peakmem_onnx.rules import LEVELS
 from peakmem_onnx.runtime import ask, require_runtime, scratch
-from peakmem_onnx.ways import NODES, PORTABLE, RECIPE, Way, way_of
+from peakmem_onnx.ways import ARENA, NODES, PORTABLE, RECIPE, Way, way_of
 
 GROWN = 0.1
 """Part of weights and activations by which constants must grow before other levels are looked at."""
+
+LARGEST_REGION = 1 << 31
+"""ONNX Runtime takes the size of an arena's first region as a signed number of 32 bits."""
 
 A = TypeVar("A", bound=Artifact)
 
@@ -57,8 +60,8 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
     shapes = protos.parse_shapes(options.get("shape", ()))
     fixed = parse_feeds(options.get("feed", ()))
     deploy, executor = str(options.get("deploy", "python")), str(options.get("executor", "ort"))
-    if deploy == "portable" and executor == "nodes":
-        raise UsageError("--executor nodes: runs a file's order, which --deploy portable cannot promise; give one of them")
+    if deploy != "python" and executor == "nodes":
+        raise UsageError(f"--executor nodes: runs every node alone, which --deploy {deploy} does not do; give one of them")
     way = way_of(deploy, executor)
     session = tuple(options.get("session", ()))
     parse_session(session)
@@ -99,6 +102,10 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
         permute_level(proto.graph, order)
         numbering = tuple(sorted(range(len(order)), key=order.__getitem__))
     model = kind(proto, facts, origin, digest, tuple(notes), way, marker is None, numbering)
+    if way is ARENA and model.predicted_bytes >= LARGEST_REGION:
+        raise InputError(
+            f"{path}: its region would take {human(model.predicted_bytes)}, and ONNX Runtime plans less than 2 GiB; use --deploy python"
+        )
     folded = _folded(model) if marker is None else ""
     return replace(model, remarks=(*model.remarks, folded)) if folded else model
 
@@ -136,6 +143,7 @@ def _studied(proto: Any, origin: Origin, way: Way, notes: list[str]) -> tuple[An
     """The program of a source (or ``proto``, where there is none), what is known of it then, and its facts."""
     path = origin.path or Path("the model")
     session: dict[str, Any] = {"threads": origin.threads, "external": origin.external, "limit": origin.limit}
+    graph: Graph | None = None
     with scratch() as folder:
         try:
             if origin.source:
@@ -144,9 +152,14 @@ def _studied(proto: Any, origin: Origin, way: Way, notes: list[str]) -> tuple[An
             graph = read_graph(proto.graph)
             if way is NODES and any(node.bodies for node in graph.nodes):
                 raise InputError(f"{path}: has nodes with bodies (If, Loop, Scan), which --executor nodes does not run; use ort")
-            facts = collect(proto, graph, session=session, feeds=feeds, folder=folder, path=path)
+            if way is ARENA and any(node.bodies for node in graph.nodes):
+                raise InputError(f"{path}: has nodes with bodies (If, Loop, Scan), for which --deploy arena plans nothing; use python")
+            facts = collect(proto, graph, session=session, feeds=feeds, folder=folder, path=path, arena=way is ARENA)
         except RuntimeFailed as error:
-            raise InputError(f"{path}: onnxruntime {origin.version} cannot load or run it: {error}") from None
+            what, advice = "it", ""
+            if graph is not None and origin.source and origin.level != "none":  # the source itself did run
+                what, advice = f"what it makes of it at --ort-level {origin.level}", "; try --ort-level none"
+            raise InputError(f"{path}: onnxruntime {origin.version} cannot load or run {what}: {error}{advice}") from None
     if facts.unknown:
         notes.append(
             "ONNX Runtime does not tell all shapes of " + ", ".join(facts.unknown) + "; these bodies are not charged"
@@ -203,7 +216,7 @@ def _run_optimizer(
 
 def _arrange(proto: Any, executed: list[str], way: Way, notes: list[str]) -> None:
     """Put the nodes of every level into the order that ran; for the recipe a fixed point of the priority-based order."""
-    fixed = priority_order if way is RECIPE else file_order
+    fixed = priority_order if way in (RECIPE, ARENA) else file_order
     first: dict[str, int] = {}
     for name in executed:
         first.setdefault(name, len(first))

@@ -13,7 +13,7 @@ from peakmem.model import Refused
 from peakmem_onnx import protos
 from peakmem_onnx.graph import Graph, read_graph
 from peakmem_onnx.orders import default_order, file_order
-from peakmem_onnx.ways import NODES, PORTABLE, RECIPE, Way, way_of
+from peakmem_onnx.ways import ARENA, NODES, PORTABLE, RECIPE, Way, way_of
 
 _SNIPPET = """\
 import onnxruntime as ort
@@ -28,6 +28,24 @@ options.intra_op_num_threads = {threads}
 session = ort.InferenceSession({path!r}, options, providers=["CPUExecutionProvider"])
 """
 
+
+_ARENA = """\
+import onnxruntime as ort
+# One arena for the process, with one region that is just large enough for a run; its sessions run one at a time.
+memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+ort.create_and_register_allocator(
+    memory, ort.OrtArenaCfg({{"initial_chunk_size_bytes": {chunk}, "max_dead_bytes_per_chunk": 1}})
+)
+options = ort.SessionOptions()
+options.add_session_config_entry("session.use_env_allocators", "1")
+options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # the file is optimized already
+options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+options.execution_order = ort.ExecutionOrder.PRIORITY_BASED  # run the file's order
+options.enable_mem_pattern = False
+options.enable_mem_reuse = False
+options.intra_op_num_threads = {threads}
+session = ort.InferenceSession({path!r}, options, providers=["CPUExecutionProvider"])
+"""
 
 _PORTABLE = """\
 // The file is optimized already, so ONNX Runtime must not optimize it again; arena and memory patterns stay off.
@@ -66,10 +84,12 @@ _NODES = """\
 """
 
 
-def snippet(path: str, *, threads: int = 1, way: Way = RECIPE) -> str:
+def snippet(path: str, *, threads: int = 1, way: Way = RECIPE, chunk: int = 0) -> str:
     """Lines that open the session; for Python see `session` for the same as a function."""
     if way is PORTABLE:
         return _PORTABLE.format(text=json.dumps(path), threads=threads)
+    if way is ARENA:
+        return _ARENA.format(path=path, threads=threads, chunk=chunk)
     return (_NODES.format(path=path) if way is NODES else "") + _SNIPPET.format(path=path, threads=threads)
 
 
@@ -111,6 +131,8 @@ def session(
     recipe = protos.read_marker(proto) or {}
     count = threads if threads is not None else int(recipe.get("threads", 1))
     way = way_of(str(recipe.get("deploy", "python")), "ort")
+    if way is ARENA:
+        _register(path, int(recipe.get("chunk", 0)))
     if check:
         _check(path, proto, count, way, feeds, settings)
     import onnxruntime as ort
@@ -121,21 +143,43 @@ def session(
 def _options(threads: int, way: Way, settings: Mapping[str, Any]) -> Any:
     import onnxruntime as ort
 
-    if way is RECIPE and not hasattr(ort, "ExecutionOrder"):
+    if way in (RECIPE, ARENA) and not hasattr(ort, "ExecutionOrder"):
         raise Refused("this ONNX Runtime cannot be told to run a file's order; make the file with --deploy portable")
 
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    if way is RECIPE:
+    if way in (RECIPE, ARENA):
         options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-    options.enable_cpu_mem_arena = False
+    options.enable_cpu_mem_arena = way is ARENA
+    if way is ARENA:
+        options.add_session_config_entry("session.use_env_allocators", "1")
     options.enable_mem_pattern = False
     options.enable_mem_reuse = way.reuse
     options.intra_op_num_threads = threads
     for name, value in settings.items():
         setattr(options, name, value)
     return options
+
+
+def _register(path: Path, size: int) -> None:
+    """Plan the arena of this process; the same size again is fine."""
+    from peakmem_onnx.child import plan_arena
+
+    if not size:
+        raise Refused(f"{path}: does not say how large its arena is; write it again with --deploy arena")
+    if size not in _PLANNED:
+        if _PLANNED:
+            raise Refused(f"{path}: this process has an arena of {_PLANNED[0]} bytes already, and a process has one; use another")
+        try:
+            plan_arena(size)
+        except Exception as error:
+            raise Refused(f"{path}: ONNX Runtime does not give this process a planned arena: {error}") from None
+        _PLANNED.append(size)
+
+
+_PLANNED: list[int] = []
+"""Sizes of the arena of this process: none or one."""
 
 
 def _check(

@@ -6,7 +6,7 @@ Facts are keyed by names, not positions, so they hold for every permutation of t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,10 @@ class Facts:
         Node with a body -> how often its body runs in one execution.
     unknown : tuple of str
         Levels with values of unknown shape (a body that no input set reaches).
+    pieces : dict of str to tuple of (int, int)
+        Node name -> requests and releases of its workspace, as `peakmem_onnx.arena.Event`; where that was looked at.
+    loading : tuple of (int, int)
+        Those of opening a session; only what its arena serves.
     """
 
     values: dict[Key, dict[str, Value]]
@@ -48,6 +52,8 @@ class Facts:
     costs: dict[str, int]
     trips: dict[str, int]
     unknown: tuple[str, ...] = ()
+    pieces: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    loading: tuple[tuple[int, int], ...] = ()
 
     def repeated(self, repeats: Mapping[str, str]) -> Facts:
         """Facts that also hold for repetitions of nodes and values of the top level (new name -> what it repeats)."""
@@ -59,6 +65,7 @@ class Facts:
             self,
             values={**self.values, (): more(self.values[()])},
             workspace=more(self.workspace),
+            pieces=more(self.pieces),
             costs=more(self.costs),
         )
 
@@ -72,7 +79,14 @@ def levels(graph: Graph, proto: Any, key: Key = ()) -> Iterator[tuple[Key, Graph
 
 
 def collect(
-    proto: Any, graph: Graph, *, session: Mapping[str, Any], feeds: Sequence[str], folder: Path, path: Path
+    proto: Any,
+    graph: Graph,
+    *,
+    session: Mapping[str, Any],
+    feeds: Sequence[str],
+    folder: Path,
+    path: Path,
+    arena: bool = False,
 ) -> Facts:
     """Ask ONNX Runtime.
 
@@ -91,6 +105,8 @@ def collect(
         For files of the conversation.
     path : Path
         For messages.
+    arena : bool
+        Whether requests are told one by one: `Facts.pieces` and `Facts.loading`.
     """
     model_file = folder / "model.onnx"
     model_file.write_bytes(proto.SerializeToString())
@@ -114,7 +130,8 @@ def collect(
             stats, shapes, counts = (answers[-1][name] for name in ("stats", "shapes", "counts"))
         for (key, level, _), answer in zip(by_depth[depth], answers, strict=False):
             values[key] = _merge(values.get(key[:-2], {}), level, answer.get("values", {}), shapes, path)
-    pieces = _in_pieces(proto, graph, values, session=session, folder=folder)
+    asking = {name for name, (_, size) in stats.items() if size} if arena else set()
+    counts_alone = _counted_alone(proto, graph, values, asking, session=session, folder=folder)
     workspace: dict[str, int] = {}
     costs: dict[str, int] = {}
     trips: dict[str, int] = {}
@@ -123,7 +140,9 @@ def collect(
         sizes = {i.name: tuple(i.dims) for i in (*proto.graph.initializer, *level_proto.initializer)}
         sizes.update({name: value.shape for name, value in values[key].items()})
         for node in level.nodes:
-            workspace[node.name] = pieces.get(node.name, charge(stats.get(node.name, (0, 0))[1]))
+            workspace[node.name] = charge(stats.get(node.name, (0, 0))[1])
+            if (node.domain, node.op) in RECURRENT and node.name in counts_alone:
+                workspace[node.name] = counts_alone[node.name][0]
             costs[node.name] = macs(node, sizes)
             for _, body in node.bodies:
                 ran = max((counts.get(inner.name, 0) for inner in body.nodes), default=0)
@@ -137,13 +156,22 @@ def collect(
             if not key:
                 raise InputError(f"{path}: ONNX Runtime does not tell the shapes of all values")
             unknown.append("/".join(key))
-    return Facts(values, workspace, costs, trips, tuple(unknown))
+    pieces = {name: events for name, (_, events) in counts_alone.items()} if arena else {}
+    loading = _loading(model_file, session, folder) if arena else ()
+    return Facts(values, workspace, costs, trips, tuple(unknown), pieces, loading)
 
 
-def _in_pieces(
-    proto: Any, graph: Graph, values: Mapping[Key, Mapping[str, Value]], *, session: Mapping[str, Any], folder: Path
-) -> dict[str, int]:
-    """Workspace of operators that take it in pieces, counted while each runs alone; of those that can be counted so.
+def _counted_alone(
+    proto: Any,
+    graph: Graph,
+    values: Mapping[Key, Mapping[str, Value]],
+    asking: set[str],
+    *,
+    session: Mapping[str, Any],
+    folder: Path,
+) -> dict[str, tuple[int, tuple[tuple[int, int], ...]]]:
+    """Workspace of operators that take it in pieces, and of the nodes in ``asking``, counted while each runs alone: bytes, and
+    its requests and releases; of those that can be counted so.
 
     Inputs are zeros, whole numbers the length of the sequence: of neither the workspace depends on more than the shape.
     """
@@ -151,7 +179,12 @@ def _in_pieces(
 
     library = counting_library()
     everything = list(levels(graph, proto.graph))
-    found = [(values[key], node) for key, level, _ in everything for node in level.nodes if (node.domain, node.op) in RECURRENT]
+    found = [
+        (values[key], node)
+        for key, level, _ in everything
+        for node in level.nodes
+        if (node.domain, node.op) in RECURRENT or node.name in asking
+    ]
     if library is None or not found:
         return {}
     known = constants_of([level for _, _, level in everything])
@@ -159,12 +192,12 @@ def _in_pieces(
     steps: list[dict[str, Any]] = []
     counted = []
     for here, node in found:
-        if any(name and name not in known and name not in here for name in (*node.inputs, *node.outputs)) or node.inputs[0] not in here:
+        if any(name and name not in known and name not in here for name in (*node.inputs, *node.outputs)):
             continue
         names = [name for name in (*node.inputs, *node.outputs) if name in here]
         types = {name: (element_type(here[name].element), list(here[name].shape)) for name in names}
         single, inputs, _ = alone(proto, node.proto, known, types)
-        length = here[node.inputs[0]].shape[0]
+        length = here[node.inputs[0]].shape[0] if (node.domain, node.op) in RECURRENT and node.inputs[0] in here else 0
         feeds = {}
         for name in inputs:
             dtype = np.dtype(dtype_of(types[name][0]))
@@ -172,11 +205,49 @@ def _in_pieces(
         place = folder / f"alone{len(steps)}"
         place.mkdir()
         (place / "model.onnx").write_bytes(single.SerializeToString())
-        steps.append({**session, "do": "measure", "level": "none", "model": str(place / "model.onnx"),
+        steps.append({**session, "do": "measure", "level": "none", "model": str(place / "model.onnx"), "trace": True,
                       "feeds_files": write_feeds([feeds], place), "optional": True})
-        counted.append((node, sum(here[name].bytes for name in node.outputs if name)))
+        counted.append((node, [here[name].bytes for name in node.outputs if name]))
     answers = zip(counted, ask(folder, steps, preload=library), strict=True)
-    return {node.name: answer["peaks"][0][1] - outputs for (node, outputs), answer in answers if "peaks" in answer}
+    return {
+        node.name: (answer["peaks"][0][1] - sum(outputs), _without(outputs, answer["trace"]))
+        for (node, outputs), answer in answers
+        if "peaks" in answer
+    }
+
+
+def _without(outputs: Sequence[int], trace: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Events of a trace (see `peakmem_onnx.child`) but for the first requests of the sizes given."""
+    left = list(outputs)
+    number = -1
+    theirs: set[int] = set()
+    events = []
+    for entry in trace:
+        if entry < 0:
+            if -1 - entry not in theirs:
+                events.append((-1 - entry, -1))
+            continue
+        number += 1
+        if entry in left:
+            left.remove(entry)
+            theirs.add(number)
+        else:
+            events.append((number, entry))
+    return tuple(events)
+
+
+def _loading(model: Path, session: Mapping[str, Any], folder: Path) -> tuple[tuple[int, int], ...]:
+    """What opening a session asks of the arena: all that it takes of the C library without one, less what it takes with one."""
+    library = counting_library()
+    if library is None:
+        return ()
+    step = {**session, "do": "load", "level": "none", "model": str(model), "priority": True}
+    plain, served = (ask(folder, [{**step, **more}], preload=library)[0]["trace"] for more in ({}, {"chunk": _UNUSUAL}))
+    return _without([size for size in served if size >= 0 and size != _UNUSUAL], plain)
+
+
+_UNUSUAL = (256 << 20) + 7 * 256
+"""Bytes of a region that nothing else has, and that no loading exceeds."""
 
 
 def complete(graph: Graph, values: Mapping[str, Value]) -> bool:

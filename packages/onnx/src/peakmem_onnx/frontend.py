@@ -75,10 +75,10 @@ OPTIONS = (
     Option(
         "deploy",
         "choice",
-        "Where the file will run: in Python, whose sessions can be told to run a file's order, or portably (C, C++, "
-        "JavaScript), where the default order and memory reuse stay; for these the best found is written.",
+        "Where the file will run: in Python, whose sessions can be told to run a file's order; there in an arena whose one "
+        "region is planned; or portably (C, C++, JavaScript), where the default order and memory reuse stay.",
         default="python",
-        choices=("python", "portable"),
+        choices=("python", "arena", "portable"),
     ),
     Option(
         "executor",

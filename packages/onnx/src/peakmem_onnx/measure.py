@@ -17,11 +17,11 @@ from peakmem_onnx.rules import RANDOM
 from peakmem_onnx.runtime import ask, counting_library, require_runtime, scratch, uncounted
 from peakmem_onnx.structure import comparable
 from peakmem_onnx.values import Values, compare_values
-from peakmem_onnx.ways import NODES, PORTABLE, RECIPE
+from peakmem_onnx.ways import ARENA, NODES, PORTABLE, RECIPE
 
 GIVEN, NEW, DIRECT, DEFAULTS = "the given order", "the new order", "the direct session", "ONNX Runtime's defaults"
 GIVEN_REUSE, NEW_REUSE = "the given file in a default session", "the new file in a default session"
-ARENA = " with the arena's statistics"
+STATISTICS = " with the arena's statistics"
 _LAYOUT = "ONNX Runtime's layout optimizer arranges nodes by memory addresses, so its order differs from run to run"
 
 
@@ -50,8 +50,11 @@ def verify(model: Artifact, other: Artifact, *, progress: Progress | None = None
         steps = _steps(model, other, folder, statistics=library is None)
         if progress is not None:
             progress("running " + ", ".join(steps))
-        for name, answer in zip(steps, ask(folder, list(steps.values()), preload=library), strict=True):
-            runs[name] = answer
+        together = [name for name, step in steps.items() if "chunk" not in step]
+        runs.update(zip(together, ask(folder, [steps[name] for name in together], preload=library), strict=True))
+        for name in steps.keys() - set(together):  # a process has one planned arena
+            runs[name] = ask(folder, [steps[name]], preload=library)[0]
+        runs = {name: runs[name] for name in steps}
         for name, one in ((GIVEN, model), (NEW, other)):
             difference = "" if name == GIVEN and direct else order_difference(one.graph, runs[name]["order"], one.intended)
             if difference:
@@ -74,15 +77,17 @@ def verify(model: Artifact, other: Artifact, *, progress: Progress | None = None
     else:
         failures.extend(differences)
         found = _values(model, other, failures, notes, progress)
-    peaks = {name: max(again for _, again in run["peaks"]) for name, run in runs.items() if run["counted"]}
-    once = max((first_run - again for first_run, again in runs[GIVEN]["peaks"]), default=0) if peaks else 0
+    peaks = {
+        name: run.get("taken", max(again for _, again in run["peaks"])) for name, run in runs.items() if run["counted"]
+    }
+    once = max((first_run - again for first_run, again in runs[GIVEN]["peaks"]), default=0) if peaks and way is not ARENA else 0
     if once > 0:
         notes.append(f"the first run of a process takes {once} bytes more, scratch that ONNX Runtime's threads then keep")
     details: dict[str, Any] = {"executed_order": "exact" if exact else "differs"}
-    if not peaks and way is NODES:
+    if not peaks and way in (NODES, ARENA):
         notes.append(f"allocations were not counted ({uncounted()})")
     elif not peaks:
-        told = {name: runs[name + ARENA]["arena_peak"] for name in (GIVEN, NEW)}
+        told = {name: runs[name + STATISTICS]["arena_peak"] for name in (GIVEN, NEW)}
         notes.append(f"allocations were not counted ({uncounted()})" + _arena(told))
         details["arena_statistics"] = told
     for name, predicted in ((GIVEN, model.predicted_bytes), (NEW, other.predicted_bytes)):
@@ -166,6 +171,11 @@ def _processes(model: Artifact, other: Artifact, notes: list[str], progress: Pro
         notes.append(f"the memory of the process was not measured: {error}")
         return []
     notes.extend(process.sentences(rows, model.origin.repeats))
+    if rows and rows[-1].peak > rows[0].peak and model.way is RECIPE:
+        notes.append(
+            "the process of the new file is the larger one: what is freed stays in it as fragments; --deploy arena writes files "
+            "whose memory is one planned region"
+        )
     return rows
 
 
@@ -213,25 +223,23 @@ def _steps(model: Artifact, other: Artifact, folder: Path, *, statistics: bool) 
         paths[name].write_bytes(data)
     common = {"do": "measure", "feeds_files": feeds, "threads": model.origin.threads, "external": model.origin.external,
               "level": "none"}
-    ours = dict(model.way.session)
-    if model.way is NODES:
-        ours["types"] = {**model.element_types, **other.element_types}
+    types = {"types": {**model.element_types, **other.element_types}} if model.way is NODES else {}
     steps: dict[str, dict[str, Any]] = {}
-    for name in (GIVEN, NEW):
-        steps[name] = {**common, **ours, "model": str(paths[name]), "outputs": str(folder / f"{name}.npz"),
+    for name, one in ((GIVEN, model), (NEW, other)):
+        steps[name] = {**common, **one.session, **types, "model": str(paths[name]), "outputs": str(folder / f"{name}.npz"),
                        "profile": str(folder / "profile")}
     if _runs_source(model):
         steps[GIVEN] |= {"model": str(paths[DIRECT]), "level": model.origin.level}
     if model.way is RECIPE:
         for name, source in ((GIVEN_REUSE, GIVEN), (NEW_REUSE, NEW)):
             steps[name] = {**common, **PORTABLE.session, "model": str(paths[source])}
-    if statistics and model.way is not NODES:
+    if statistics and model.way not in (NODES, ARENA):
         for name in (GIVEN, NEW):
-            steps[name + ARENA] = {**steps[name], "arena": True, "profile": str(folder / "arena")}
-            del steps[name + ARENA]["outputs"]
+            steps[name + STATISTICS] = {**steps[name], "arena": True, "profile": str(folder / "arena")}
+            del steps[name + STATISTICS]["outputs"]
     if DIRECT in paths and model.way is not NODES:
         direct = {**common, "model": str(paths[DIRECT]), "level": model.origin.level}
-        if model.way is RECIPE:
+        if model.way in (RECIPE, ARENA):
             steps[DIRECT] = {**direct, "outputs": str(folder / f"{DIRECT}.npz")}
         steps[DEFAULTS] = {**direct, "reuse": True, "pattern": True, "arena": True}
     return steps

@@ -17,9 +17,10 @@ from peakmem_onnx.artifact import Artifact
 from peakmem_onnx.facts import Facts
 from peakmem_onnx.graph import Graph, read_graph
 from peakmem_onnx.orders import default_order, file_order
+from peakmem_onnx.planned import best_order
 from peakmem_onnx.portable import Numbered, best_numbering, numbering_of
 from peakmem_onnx.rewrite import expand, permute
-from peakmem_onnx.ways import PORTABLE
+from peakmem_onnx.ways import ARENA, PORTABLE
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +68,12 @@ class OnnxModel(Artifact, Model):
         notes = []
         if changed:
             notes.append("Shape and Size operators were moved up in " + ", ".join(changed) + ", as ONNX Runtime does")
+        if self.way is ARENA and len(ordering.orders.get("", ())) == len(self.graph.nodes):
+            orders[""], size = best_order(self.graph, self.facts, [orders[""], file_order(self.graph)])
+            notes.append(
+                f"{size:,} bytes are the smallest region found for which nothing else is taken from the system, by a local search "
+                "over orders; the live peak is a bound for it, not its size"
+            )
         undecided = self.whole.undecided
         if undecided:
             notes.append(
@@ -75,7 +82,7 @@ class OnnxModel(Artifact, Model):
                 "bounds speak of that charge, and the realized bytes may be lower"
             )
         charged = peak_of(self.program)
-        if charged > self.predicted_bytes:
+        if self.way is not ARENA and charged > self.predicted_bytes:
             notes.append(
                 f"for the given order the model charges {charged} bytes and the runtime takes {self.predicted_bytes} "
                 "(operators that run in place, or outputs of bodies that come late); peaks and bounds speak of the charge"
@@ -210,7 +217,7 @@ class OnnxModel(Artifact, Model):
         if path is None:
             own = self.written[-1:] or ([self.path] if self.path and not self.origin.source else [])
             path = str(own[0]) if own else "model.opt.onnx"
-        return snippet(path, threads=self.origin.threads, way=self.way)
+        return snippet(path, threads=self.origin.threads, way=self.way, chunk=self.session.get("chunk", 0))
 
 
 def _bodies(graph: Graph, prefix: str = "") -> list[tuple[str, Graph]]:

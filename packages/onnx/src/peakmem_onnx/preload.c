@@ -28,11 +28,12 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static volatile int window; /* 1 while allocations are counted */
 static uintptr_t keys[SLOTS];
 static size_t sizes[SLOTS];
+static int64_t numbers[SLOTS]; /* which allocation of the window it is */
 static size_t used;
 static int overflow;
 static int64_t now, peak, count;
 
-static int64_t *trace; /* signed sizes in order, for diagnosis; NULL when not asked for */
+static int64_t *trace; /* in order: the size of an allocation, or -1 - its number where it is freed; NULL when not asked for */
 static int64_t trace_room, trace_length;
 
 static void note(int64_t change) {
@@ -54,6 +55,7 @@ static void insert(void *block, size_t size) {
   while (keys[i] != 0) i = (i + 1) & (SLOTS - 1);
   keys[i] = key;
   sizes[i] = size;
+  numbers[i] = count;
   used++;
   now += (int64_t)size;
   count++;
@@ -69,7 +71,7 @@ static void erase(void *block) {
     i = (i + 1) & (SLOTS - 1);
   }
   now -= (int64_t)sizes[i];
-  note(-(int64_t)sizes[i]);
+  note(-1 - numbers[i]);
   used--;
   size_t hole = i, j = i;
   for (;;) { /* backward shift keeps probe sequences unbroken */
@@ -80,6 +82,7 @@ static void erase(void *block) {
     if (!stays) {
       keys[hole] = keys[j];
       sizes[hole] = sizes[j];
+      numbers[hole] = numbers[j];
       hole = j;
     }
   }

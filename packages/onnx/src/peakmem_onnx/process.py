@@ -126,7 +126,7 @@ def configurations(model: Artifact, other: Artifact | None, folder: Path) -> lis
     if other is not None:
         new = folder / "new.onnx"
         new.write_bytes(other.serialized())
-        found.append(Configuration("the new file", other.way.name, new, {**shared, "level": "none", **other.way.session}))
+        found.append(Configuration("the new file", other.way.name, new, {**shared, "level": "none", **other.session}))
     return found
 
 
@@ -164,15 +164,16 @@ def _count(found: Sequence[Configuration], feeds: Sequence[str], folder: Path) -
         return {one.name: (None, None) for one in found}
     steps = []
     for one in found:
+        job = {key: value for key, value in one.job.items() if key != "chunk"}  # its region is its size
         steps += [
-            {**one.job, "do": "measure", "model": str(one.path), "feeds_files": list(feeds), "arena": arena}
+            {**job, "do": "measure", "model": str(one.path), "feeds_files": list(feeds), "arena": arena}
             for arena in (True, False)
         ]
     answers = iter(ask(folder, steps, preload=library))
     result: dict[str, tuple[int | None, int | None]] = {}
     for one in found:
         with_arena, without = next(answers), next(answers)
-        held = sum(with_arena["held"][:2]) if one.job.get("arena") else None
+        held = one.job.get("chunk") or (sum(with_arena["held"][:2]) if one.job.get("arena") else None)
         result[one.name] = (held, max(again for _, again in without["peaks"]))
     return result
 

@@ -9,7 +9,7 @@ from peakmem.frontends import Verification
 from peakmem_onnx.artifact import Artifact
 from peakmem_onnx.orders import file_order
 from peakmem_onnx.portable import best_numbering
-from peakmem_onnx.ways import NODES, PORTABLE, RECIPE
+from peakmem_onnx.ways import ARENA, NODES, PORTABLE, RECIPE
 
 DEFAULT = "default order, reuse on; arena and patterns off"
 
@@ -35,6 +35,14 @@ def scenarios(model: Artifact, other: Artifact, verification: Verification | Non
         rows += [
             ("given order, node by node", "every node in a session of its own", model.predicted_bytes, before),
             ("new order, node by node", "every node in a session of its own", other.predicted_bytes, after),
+        ]
+    elif model.way is ARENA:
+        loose = [one.bytes_under(RECIPE) for one in (model, other)]
+        rows += [
+            ("given order, planned arena", "one region of the size said, memory patterns and reuse off", model.predicted_bytes, before),
+            ("new order, planned arena", "the same", other.predicted_bytes, after),
+            ("given order, memory options off", "arena, patterns and reuse off", loose[0], None),
+            ("new order, memory options off", "arena, patterns and reuse off", loose[1], None),
         ]
     elif model.way is PORTABLE:
         today = model.bytes_under(RECIPE, file_order)

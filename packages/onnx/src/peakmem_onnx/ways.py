@@ -50,6 +50,7 @@ PORTABLE = Way(
     reuse=True,
     bounded=False,
 )
+ARENA = Way("a session in a planned arena", "arena_bytes", priority_order, {"priority": True, "arena": True})
 NODES = Way("node by node", "node_by_node_bytes", file_order, {"nodes": True}, sharing=False)
 
 
@@ -57,4 +58,4 @@ def way_of(deploy: str, executor: str) -> Way:
     """The way that the options ``--deploy`` and ``--executor`` name."""
     if executor == "nodes":
         return NODES
-    return PORTABLE if deploy == "portable" else RECIPE
+    return {"portable": PORTABLE, "arena": ARENA}.get(deploy, RECIPE)

@@ -1,0 +1,139 @@
+"""ONNX Runtime's arena for the CPU, as far as it decides how many bytes a process holds.
+
+It takes regions from the system, hands out chunks of them (the smallest that is large enough; of equal ones the lowest), splits
+a chunk when enough of it would be left, and joins free neighbours again. A *planned* arena has one region that is just large
+enough for a run, and splits always: what a run takes is then known beforehand, and nothing of it goes back and forth between
+the arena and the C library.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+UNIT = 256
+"""Bytes that every request is rounded up to."""
+
+FIRST_REGION = 1 << 20
+DEAD_BYTES = 128 << 20
+"""Defaults: size of the first region, and how much of a chunk must be left over for it to be split at any rate."""
+
+_APART = 1 << 50
+"""Regions never touch; where the system puts them is not known, and taken as ascending."""
+
+Event = tuple[int, int]
+"""(number, bytes): the request of that number, or with bytes < 0 its release."""
+
+
+@dataclass
+class _Chunk:
+    size: int
+    used: bool = False
+    before: int | None = None
+    after: int | None = None
+
+
+@dataclass
+class Arena:
+    """A replay of the arena with regions that grow by powers of two.
+
+    Attributes
+    ----------
+    first : int
+        Bytes of the first region, rounded up to `UNIT`.
+    dead : int
+        A chunk is split when it is twice as large as asked for, or when at least this much is left of it.
+    regions : list of int
+        Bytes of the regions taken so far; their sum is what the arena holds.
+    """
+
+    first: int = FIRST_REGION
+    dead: int = DEAD_BYTES
+    regions: list[int] = field(default_factory=list)
+    _chunks: dict[int, _Chunk] = field(default_factory=dict)
+    _free: list[tuple[int, int]] = field(default_factory=list)
+    _next: int = 0
+    _at: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._next = rounded(self.first)
+
+    @property
+    def held(self) -> int:
+        """Bytes of all regions."""
+        return sum(self.regions)
+
+    def run(self, events: Iterable[Event]) -> None:
+        """Replay requests and releases. O(log chunks) each, and the move of a sorted list."""
+        for number, size in events:
+            if size < 0:
+                self._release(self._at.pop(number))
+            elif size:
+                self._at[number] = self._take(rounded(size))
+
+    def high_water(self, events: Iterable[Event]) -> int:
+        """`run`, and the highest place in the first region that a request of ``events`` reaches."""
+        top = 0
+        for number, size in events:
+            self.run([(number, size)])
+            if size > 0:
+                top = max(top, self._at[number] - _APART + rounded(size))
+        return top
+
+    def _take(self, size: int) -> int:
+        place = bisect.bisect_left(self._free, (size, -1))
+        if place == len(self._free):
+            self._extend(size)
+            place = bisect.bisect_left(self._free, (size, -1))
+        whole, at = self._free.pop(place)
+        chunk = self._chunks[at]
+        if whole >= 2 * size or whole - size >= self.dead:
+            rest = at + size
+            self._chunks[rest] = _Chunk(whole - size, before=at, after=chunk.after)
+            if chunk.after is not None:
+                self._chunks[chunk.after].before = rest
+            chunk.size, chunk.after = size, rest
+            bisect.insort(self._free, (whole - size, rest))
+        chunk.used = True
+        return at
+
+    def _extend(self, size: int) -> None:
+        grown = False
+        while self._next < size:
+            self._next *= 2
+            grown = True
+        at = _APART * (len(self.regions) + 1)
+        self.regions.append(self._next)
+        self._chunks[at] = _Chunk(self._next)
+        bisect.insort(self._free, (self._next, at))
+        if not grown:
+            self._next *= 2
+
+    def _release(self, at: int) -> None:
+        chunk = self._chunks[at]
+        chunk.used = False
+        after = chunk.after
+        if after is not None and not self._chunks[after].used:
+            self._join(at, after)
+        before = chunk.before
+        if before is not None and not self._chunks[before].used:
+            self._free.remove((self._chunks[before].size, before))
+            self._chunks[at].used = True
+            self._join(before, at, free=False)
+            at = before
+        bisect.insort(self._free, (self._chunks[at].size, at))
+
+    def _join(self, left: int, right: int, *, free: bool = True) -> None:
+        gone = self._chunks.pop(right)
+        if free:
+            del self._free[bisect.bisect_left(self._free, (gone.size, right))]
+        chunk = self._chunks[left]
+        chunk.size += gone.size
+        chunk.after = gone.after
+        if gone.after is not None:
+            self._chunks[gone.after].before = left
+
+
+def rounded(size: int) -> int:
+    return -(-size // UNIT) * UNIT

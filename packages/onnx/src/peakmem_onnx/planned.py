@@ -1,0 +1,125 @@
+"""A planned arena: how large its one region must be for an order, and the order for which it is smallest that was found.
+
+Requests come as the runtime makes them: outputs of a node, its workspace (piece by piece where that was seen), and after the node
+the storages that nobody reads any more go. What loading the model has taken and keeps comes first, and the outputs of one run are
+held during the next. Exact where the replay of the arena is; no bound is known but the live peak.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from peakmem_onnx.arena import UNIT, Arena, Event
+from peakmem_onnx.facts import Facts
+from peakmem_onnx.graph import Graph
+from peakmem_onnx.orders import priority_order
+from peakmem_onnx.planner import plan
+from peakmem_onnx.portable import topological
+
+SEED = 5
+ENDLESS = 1 << 48
+
+
+def events_of(graph: Graph, facts: Facts, order: Sequence[int]) -> tuple[list[Event], list[Event]]:
+    """Requests and releases of one run without bodies, and the releases of its outputs afterwards."""
+    values = facts.values[()]
+    workspace = [facts.workspace.get(node.name, 0) for node in graph.nodes]
+    made = plan(graph, values, order, workspace)
+    owned = set(made.allocated)
+    gone: dict[int, list[str]] = {}
+    for name, step in made.released.items():
+        gone.setdefault(step, []).append(name)
+    numbers: dict[str, int] = {}
+    events: list[Event] = []
+    count = 0
+    for step, v in enumerate(order):
+        node = graph.nodes[v]
+        for name in node.outputs:
+            if name in owned:
+                numbers[name] = count
+                events.append((count, values[name].size))
+                count += 1
+        pieces = facts.pieces.get(node.name) or (((0, workspace[v]), (0, -1)) if workspace[v] else ())
+        events += [(count + number, size) for number, size in pieces]
+        count += 1 + max((number for number, _ in pieces), default=-1)
+        events += [(numbers.pop(name), -1) for name in gone.get(step, ())]
+    return events, [(number, -1) for number in numbers.values()]
+
+
+def high_water(graph: Graph, facts: Facts, order: Sequence[int]) -> int:
+    """Bytes that runs touch in a region without end."""
+    return Arena(ENDLESS, 1).high_water(_runs(graph, facts, order, 2))
+
+
+def planned_size(graph: Graph, facts: Facts, order: Sequence[int]) -> int:
+    """The least size found of a region with which run after run needs no other one. A few replays of the arena."""
+    events = _runs(graph, facts, order, 4)
+    size = max(UNIT, Arena(ENDLESS, 1).high_water(events))
+    step = UNIT
+    while not _fits(events, size):
+        size += step
+        step += step // (8 * UNIT) * UNIT  # by units at first
+    return size
+
+
+def _fits(events: Sequence[Event], size: int) -> bool:
+    arena = Arena(size, 1)
+    arena.run(events)
+    return len(arena.regions) <= 1
+
+
+def _runs(graph: Graph, facts: Facts, order: Sequence[int], count: int) -> list[Event]:
+    """Loading, then runs during each of which the outputs of the run before are still held, as in ``y = session.run(...)``."""
+    once, closing = events_of(graph, facts, order)
+    loaded = 1 + max((number for number, _ in facts.loading), default=-1)
+    many = 1 + max((number for number, _ in once), default=-1)
+    events = list(facts.loading)
+    for k in range(count):
+        here, before = (loaded + many * (turn % 2) for turn in (k, k + 1))
+        events += [(here + number, size) for number, size in once]
+        events += [(before + number, size) for number, size in closing if k]
+    return events
+
+
+def best_order(graph: Graph, facts: Facts, starts: Sequence[Sequence[int]], effort: int | None = None) -> tuple[tuple[int, ...], int]:
+    """An order that a session with the recipe's options runs, and the size of its planned region.
+
+    Parameters
+    ----------
+    graph : Graph
+    facts : Facts
+    starts : sequence of sequence of int
+        Orders to begin with.
+    effort : int, optional
+        Replays to spend; by default fewer for larger graphs. The result depends on nothing else.
+    """
+    n = len(graph.nodes)
+    spend = max(20, min(200, 20_000 // max(n, 1))) if effort is None else effort
+    source = random.Random(SEED)
+
+    def touched(order: Sequence[int]) -> int:
+        return high_water(graph, facts, order)
+
+    best, least = _least([priority_order(graph, start) for start in starts], touched)
+    for _ in range(spend):
+        rank = [0.0] * n
+        for i, v in enumerate(best):
+            rank[v] = float(i)
+        for _ in range(source.choice((1, 1, 2, 4))):
+            rank[source.randrange(n)] = source.uniform(-1, n)
+        best, least = _least([best, priority_order(graph, topological(graph.predecessors, rank))], touched, least)
+    # What is touched in a region without end is not quite the size of one with an end.
+    return _least([best, *(priority_order(graph, start) for start in starts)], lambda order: planned_size(graph, facts, order))
+
+
+def _least(
+    orders: Sequence[tuple[int, ...]], size_of: Callable[[Sequence[int]], int], known: int | None = None
+) -> tuple[tuple[int, ...], int]:
+    """The first of the orders of least size; ``known`` is that of the first one."""
+    best, least = orders[0], size_of(orders[0]) if known is None else known
+    for order in orders[1:]:
+        size = size_of(order)
+        if size < least:
+            best, least = order, size
+    return best, least
