@@ -54,7 +54,7 @@ def test_the_process_before_and_after(store):
     assert check.headline.startswith("process +")
     assert check.headline.endswith("x time")
     assert sum(note.startswith("process, ") for note in check.notes) == 3
-    assert any("median of 2 fresh processes of 4 runs" in note for note in check.notes)
+    assert any("median of 2 fresh processes each, of up to 4 runs" in note for note in check.notes)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="read from /proc")
@@ -69,6 +69,16 @@ def test_a_file_as_it_is_with_the_users_own_settings(store):
     assert first == f"process +{process.short(row['peak_bytes'])}"
     assert len(notes) == 2
     assert load(store(branches()), frontend="onnx", repeats=0).observe() == ("", {}, ())
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="read from /proc")
+def test_after_the_limit_no_round_begins(store, monkeypatch):
+    monkeypatch.setattr(process, "LIMIT", 0.0)
+    m = load(store(branches()), frontend="onnx", ort_level="none", repeats=50)
+    first, told, notes = m.observe()
+    assert first
+    assert [row["repeats"] for row in told["process"]] == [1, 1]
+    assert "median of 1 fresh process each" in notes[-1]
 
 
 def test_settings_are_read():
@@ -92,7 +102,7 @@ def test_the_sentences():
     assert headline([before, after], new=True) == "process +100.0 MiB -> +40.00 MiB (-60 %) at 1.05x time"
     assert headline([before], new=False) == "process +100.0 MiB"
     assert headline([], new=True) == ""
-    assert sentences([before, after], 1)[1] == (
+    assert sentences([before, after])[1] == (
         "process, the new file: peak +40.00 MiB (-60 %) at 1.05x time, loading +20.00 MiB, runs +20.00 MiB, asked for 15.00 MiB"
     )
 

@@ -170,7 +170,7 @@ def _processes(model: Artifact, other: Artifact, notes: list[str], progress: Pro
     except RuntimeFailed as error:
         notes.append(f"the memory of the process was not measured: {error}")
         return []
-    notes.extend(process.sentences(rows, model.origin.repeats))
+    notes.extend(process.sentences(rows))
     if rows and rows[-1].peak > rows[0].peak and model.way is RECIPE:
         notes.append(
             "the process of the new file is the larger one: what is freed stays in it as fragments; --deploy arena writes files "

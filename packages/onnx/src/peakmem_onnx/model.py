@@ -185,7 +185,7 @@ class OnnxModel(Artifact, Model):
         except (RuntimeFailed, RuntimeMissing) as error:
             return "", {}, (f"the memory of the process was not measured: {error}",)
         told = {"process": process.document(rows)} if rows else {}
-        return process.headline(rows, new=False), told, tuple(process.sentences(rows, self.origin.repeats))
+        return process.headline(rows, new=False), told, tuple(process.sentences(rows))
 
     def extras(self, other: Model, verification: Verification | None) -> dict[str, Any]:
         """Scenarios, MACs, the settings."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,7 +25,10 @@ from peakmem_onnx.runtime import ask, counting_library, scratch
 from peakmem_onnx.ways import NODES
 
 RUNS = 4
-"""Runs in one process; the first ones make room that later ones reuse."""
+"""Runs in one process; the first ones make room that later ones reuse. A slow model runs less often, but twice."""
+
+LIMIT = 60.0
+"""Seconds after which no more processes are begun, but for the first of each kind."""
 
 _SWITCHES = {"enable_mem_reuse": "reuse", "enable_mem_pattern": "pattern", "enable_cpu_mem_arena": "arena"}
 _NUMBERS = {"intra_op_num_threads": "threads", "inter_op_num_threads": "inter_threads"}
@@ -69,6 +73,8 @@ class Taken:
         Peak of what the same session asks for where no arena stands between: tensors and workspace.
     seconds : float
         CPU time of the fastest run.
+    repeats : int
+        Processes that were run.
     """
 
     name: str
@@ -79,6 +85,7 @@ class Taken:
     held: int | None
     asked: int | None
     seconds: float
+    repeats: int = 1
 
 
 def parse_session(items: Sequence[str]) -> dict[str, Any]:
@@ -139,7 +146,7 @@ def measure_process(model: Artifact, other: Artifact | None, *, progress: Progre
         Where a session cannot be opened, or the system does not tell the memory of a process.
     """
     origin = model.origin
-    if not origin.repeats or model.way is NODES:
+    if origin.repeats < 1 or model.way is NODES:
         return []
     if not sys.platform.startswith("linux"):
         raise RuntimeFailed("the peak of a process is read from /proc, which needs Linux")
@@ -147,7 +154,10 @@ def measure_process(model: Artifact, other: Artifact | None, *, progress: Progre
         feeds = write_feeds(origin.feeds[:1], folder)
         found = configurations(model, other, folder)
         runs: dict[str, list[dict[str, Any]]] = {one.name: [] for one in found}
+        begin = time.monotonic()
         for repeat in range(origin.repeats):
+            if repeat and time.monotonic() - begin > LIMIT:
+                break
             if progress is not None:
                 progress(f"measuring processes, {repeat + 1} of {origin.repeats}")
             for one in found:
@@ -181,7 +191,7 @@ def _count(found: Sequence[Configuration], feeds: Sequence[str], folder: Path) -
 def _taken(one: Configuration, runs: Sequence[Mapping[str, Any]], held: int | None, asked: int | None) -> Taken:
     middle = {key: int(statistics.median(run[key] for run in runs)) for key in ("peak", "load", "growth")}
     seconds = statistics.median(run["seconds"] for run in runs)
-    return Taken(one.name, one.settings, middle["peak"], middle["load"], middle["growth"], held, asked, seconds)
+    return Taken(one.name, one.settings, middle["peak"], middle["load"], middle["growth"], held, asked, seconds, len(runs))
 
 
 def headline(rows: Sequence[Taken], *, new: bool) -> str:
@@ -199,7 +209,7 @@ def _against(first: Taken, last: Taken) -> str:
     return share + (f" at {last.seconds / first.seconds:.2f}x time" if first.seconds > 0 else "")
 
 
-def sentences(rows: Sequence[Taken], repeats: int) -> list[str]:
+def sentences(rows: Sequence[Taken]) -> list[str]:
     """One line a configuration."""
     lines = []
     for row in rows:
@@ -211,9 +221,10 @@ def sentences(rows: Sequence[Taken], repeats: int) -> list[str]:
             parts.append(f"asked for {short(row.asked)}")
         lines.append(f"process, {row.name}: {', '.join(parts)}")
     if rows:
+        many = rows[0].repeats
         lines.append(
-            f"processes: resident memory above imports and inputs, weights included; median of {repeats} fresh process"
-            f"{'es' if repeats > 1 else ''} of {RUNS} runs"
+            f"processes: resident memory above imports and inputs, weights included; median of {many} fresh process"
+            f"{'es' if many > 1 else ''} each, of up to {RUNS} runs"
         )
     return lines
 
