@@ -59,7 +59,9 @@ def main() -> int:
     print(text)
     print(f"{time.process_time() - begin:.0f} s of CPU time")
     if options.markdown:
-        options.markdown.write_text(text)
+        title = "# Two checkers: verdicts on random certificates and what is wrong with them\n\n"
+        made = "Made by `python benchmarks/two_checkers.py --markdown docs/tables/checkers.md`.\n\n"
+        options.markdown.write_text(title + made + text)
     for k, (python, c, program, document) in enumerate(
         sorted(found.disagreements, key=lambda d: len(d[2]) + len(d[3]))
     ):

@@ -418,7 +418,7 @@ def test_a_dumped_wrapper_recomputes_saves_and_loads(torch: Any, tmp_path: Path)
     assert result.point.peak < result.ordering.peak
     check = result.verification
     assert check is not None, result.unmeasured
-    assert check.exact, check.failures
+    assert check.as_predicted, check.failures
     assert check.bitwise_identical
     assert check.optimized_bytes is not None
     assert result.reordering is not None
