@@ -336,8 +336,10 @@ def test_unknown_statements_leave_the_graph_alone(torch: Any, monkeypatch: pytes
 
 def test_the_allocator_builder_names_the_missing_compiler(torch: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from peakmem.model import RuntimeMissing
+    from peakmem.system.native import build_library
     from peakmem_inductor import allocator
 
+    build_library.cache_clear()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)

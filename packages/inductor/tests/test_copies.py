@@ -15,7 +15,7 @@ from peakmem.transform.recompute import RerunProblem, expand, make_plan, recompu
 from peakmem_inductor.building import build_graph
 from peakmem_inductor.costs import macs
 from peakmem_inductor.effects import Effects
-from peakmem_inductor.emitting import emit, rename
+from peakmem_inductor.emitting import emit, realize, rename
 from peakmem_inductor.profile import Layout
 from peakmem_inductor.signatures import runs_once
 from peakmem_inductor.simulation import simulate
@@ -78,7 +78,7 @@ def test_an_in_place_chain_runs_again_into_a_buffer_of_its_own() -> None:
         "del buf4",
     ]
     assert rows[rows.index("k_read(buf1, buf2)") + 1] == "del buf0, buf1", "the original goes after its last reader"
-    wrapper, profile = graph.realize(order, expansion)
+    wrapper, profile = realize(graph, order, expansion)
     assert simulate(wrapper, profile) == peak_of(expansion.program, order) - graph.program.entry_bytes
     again = build_graph(wrapper, profile)
     assert len(again.program) == len(expansion.program), "what was written can be read again"
@@ -89,7 +89,7 @@ def test_names_of_copies_never_meet_names_that_are_there() -> None:
     graph = program_of(LATE.replace("buf2", "buf0_copy1").replace("buf3", "buf0_copy_1"))
     expansion = rerun(graph, 4, graph.program.statements[1].name, cap=3, times=2)
     order = tuple(range(len(expansion.program)))
-    wrapper, _ = graph.realize(order, expansion)
+    wrapper, _ = realize(graph, order, expansion)
     defined = [n for f in wrapper.forms for n in f.defines]
     assert len(defined) == len(set(defined))
     assert {"buf0_copy__1", "buf0_copy__2"} <= set(defined)
@@ -484,5 +484,5 @@ def test_an_unrealizable_order_is_refused(torch: Any) -> None:
     graph = program_of(LATE)
     expansion = rerun(graph, 4, graph.program.statements[1].name)
     with pytest.raises(PeakmemError):
-        graph.realize(tuple(reversed(range(len(expansion.program)))), expansion)
+        realize(graph, tuple(reversed(range(len(expansion.program)))), expansion)
     assert Schedule({"": tuple(range(len(expansion.program)))}, expansion=expansion).expansion is expansion
