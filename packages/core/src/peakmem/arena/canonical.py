@@ -43,6 +43,7 @@ PREORDERS = (
     (False, lambda item: (-_width(item), -item.size)),
     (True, lambda item: (-_width(item) * item.size, -_width(item))),
     (True, lambda item: (-_width(item), -item.size)),
+    (True, lambda item: (-_width(item), 0)),
 )
 """Whether items of the fullest sections come first, and what decides then: long lives and large areas."""
 
