@@ -9,10 +9,11 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
-from peakmem.arena import Item, Placement, check_placement, first_fit, liveness_peak, plan
+from peakmem.arena import Item, Placement, check_placement, first_fit, liveness_peak, plan, spread
 from peakmem.arena.canonical import PREORDERS, kernel, parts, search
 from peakmem.arena.greedy import arena_size, greedy_by_size
 from peakmem.arena.lowering import Lowering
+from peakmem.model import InputError, Refused
 
 HARD = Path(__file__).resolve().parents[4] / "shared" / "data" / "arena"
 CAPACITY = 1_048_576
@@ -158,3 +159,38 @@ def test_hard_cases_fit(name):
     assert check_placement(items, placement.offsets) <= CAPACITY
     if name in "EJ":  # without being told what is enough; the least that J needs is not known
         assert plan(items).size <= 1.05 * CAPACITY
+
+
+def test_memories_hold_what_they_take():
+    rng = random.Random(7)
+    refused = used = 0
+    for _ in range(60):
+        items = random_items(rng, rng.randint(1, 14), steps=8)
+        heat = [rng.randint(0, 3) for _ in items]
+        groups = [rng.sample(range(len(items)), k=2)] if len(items) > 3 else []
+        capacities = [rng.randint(0, 9), rng.randint(0, 9), liveness_peak(items) // 2 + 4]
+        try:
+            found = spread(items, capacities, heat=heat, contiguous=groups, effort=0.1)
+        except Refused as error:
+            assert "found no place in 3 memories" in str(error)
+            refused += 1
+            continue
+        for m, capacity in enumerate(capacities):
+            inside = [i for i in range(len(items)) if found.memory[i] == m]
+            own = [group for group in groups if found.memory[group[0]] == m]
+            at = [[inside.index(i) for i in group] for group in own]  # a torn group would not be found here
+            placed = [items[i] for i in inside]
+            size = check_placement(placed, [found.offsets[i] for i in inside], contiguous=at)
+            assert size == found.sizes[m] <= capacity
+        used += len(set(found.memory)) > 1
+    assert refused and used
+
+
+def test_the_hottest_come_first():
+    items = [Item(name, 16, 0, 1) for name in "abc"]
+    assert spread(items, [32, 32], heat=[1, 3, 2]).memory == (1, 0, 0)
+    assert spread(items, [32, 32]).memory == (0, 0, 1)
+    with pytest.raises(Refused, match="'c' the first"):
+        spread(items, [32])
+    with pytest.raises(InputError, match="2 heats for 3 items"):
+        spread(items, [32], heat=[1, 2])
