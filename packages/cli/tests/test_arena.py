@@ -122,3 +122,20 @@ def test_an_empty_table_needs_nothing(peakmem, tmp_path):
     path = tmp_path / "plan.csv"
     path.write_text("id,lower,upper,size\n")
     assert peakmem("arena", path).out.startswith("arena 0 B, exact")
+
+
+def test_ctrl_c_keeps_the_best_so_far(peakmem, tmp_path, monkeypatch):
+    from peakmem.arena.lowering import Lowering
+
+    def interrupted(self: Lowering, nodes: int) -> None:
+        raise KeyboardInterrupt
+
+    spans = [(0, 1, 4), (0, 3, 1), (1, 2, 3), (1, 4, 1), (2, 5, 2), (2, 3, 1), (3, 4, 2), (4, 5, 3)]
+    path, out = tmp_path / "plan.csv", tmp_path / "out.csv"
+    path.write_text("id,lower,upper,size\n" + "".join(f"{k},{a},{b},{size}\n" for k, (a, b, size) in enumerate(spans)))
+    assert peakmem("arena", path).out.startswith("arena 6 B, exact")  # of live peak 5
+    monkeypatch.setattr(Lowering, "run", interrupted)
+    done = peakmem("arena", path, "-o", out)
+    assert done.code == 0
+    assert "best found; no placement is smaller than 5 B" in done.out and "this is the best so far" in done.out
+    assert check_placement([Item(str(k), size, a, b - 1) for k, (a, b, size) in enumerate(spans)], offsets(out)) >= 6

@@ -42,7 +42,7 @@ def command(
     """
     from dataclasses import replace
 
-    from peakmem.arena import liveness_peak, read_table, spread, write_table
+    from peakmem.arena import Placement, liveness_peak, read_table, spread, write_table
     from peakmem.arena import plan as place
     from peakmem.arena.plan import RUNGS
     from peakmem.model import Refused
@@ -62,6 +62,7 @@ def command(
     document: dict[str, object] = {"schema": "peakmem.arena/1", "input": str(plan), "items": len(items), "live_peak": peak}
     added: dict[str, tuple[int, ...]]
     refused: Refused | None = None
+    interrupted = False
     if capacity and len(capacity) > 1:
         heat = table.heat()
         found = spread(items, capacity, heat=heat, alignment=alignment, deadline=deadline, effort=effort)
@@ -71,7 +72,15 @@ def command(
         answer = f"{each} (live_peak {human(peak)})"
     else:
         enough = capacity[0] if capacity else 0
-        placed = place(items, alignment=alignment, enough=enough, deadline=deadline, effort=effort)
+        best: list[Placement] = []
+        try:
+            placed = place(
+                items, alignment=alignment, enough=enough, deadline=deadline, effort=effort, found=best.append
+            )
+        except KeyboardInterrupt:
+            if not best:
+                raise
+            placed, interrupted = best[-1], True
         added = {"offset": placed.offsets}
         document |= {"arena": placed.size, "lower_bound": placed.lower_bound, "exact": placed.least}
         if placed.least:
@@ -90,6 +99,8 @@ def command(
     screen.document({**document, "offsets": {item.name: offset for item, offset in zip(items, added["offset"])}})
     screen.answer(answer)
     screen.line(f"{len(items)} items, live_peak {human(peak)}")
+    if interrupted:
+        screen.line("the search ended early, by Ctrl-C; this is the best so far")
     if output is not None:
         screen.line(f"wrote {output}")
     return screen.verdict(refused) if refused is not None else 0

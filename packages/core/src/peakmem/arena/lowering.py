@@ -32,6 +32,8 @@ class Lowering:
     ----------
     best : Placement
         Never larger than ``start``; its bound rises where the search refuted a size.
+    work : int
+        Sections of all items, summed: what a node costs at most.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Lowering:
         self._items, self._enough, self._stop, self._native = items, enough, stop, native
         self._unit = unit_of(items)
         self._parts = parts(items)
+        self.work = sum(end - begin for part in self._parts for begin, end in zip(part.begin, part.end))
         self._nodes = 0
         self._course = self._attempts()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from peakmem.arena.canonical import kernel
 from peakmem.arena.greedy import arena_size, greedy_portfolio, improve, relations
@@ -18,7 +18,10 @@ MOST_ITEMS = 2_000
 """With more items the canonical search is not tried: its memory grows with their square."""
 
 NODES = 250_000
-"""Nodes of the canonical search for a unit of effort: about a second; without a compiler a hundredth of them."""
+"""Nodes of the canonical search for a unit of effort, about a second; without a compiler a hundredth of them."""
+
+LARGE = 20_000
+"""Sections of all items, summed, above which there are fewer nodes, in proportion to what each of them costs."""
 
 RUNGS = (0.1, 0.5, 2.0, 10.0, 50.0, 250.0, 1250.0)
 """Efforts that are spent one after the other up to the one asked for: a greater effort begins with all of a lesser one."""
@@ -36,6 +39,7 @@ def plan(
     enough: int = 0,
     deadline: float | None = None,
     effort: float = 2.0,
+    found: Callable[[Placement], None] | None = None,
 ) -> Placement:
     """Place items as low as can be found.
 
@@ -57,6 +61,8 @@ def plan(
     effort : float
         Roughly seconds of the exact part; spent in the steps of `RUNGS`, so that more never ends worse than less, and
         below the first of them not at all. CP-SAT gets less where more than 2,000 pairs of items are resident together.
+    found : callable, optional
+        Told of placements on the way, none worse than the one before, for callers who want to keep the best on Ctrl-C.
 
     Returns
     -------
@@ -81,18 +87,24 @@ def plan(
         best = improve(items, best, goal, min(400, _WORK // (len(items) + pairs)), known)
         size = arena_size(items, best)
     placement = Placement(best, size, peak)
+    tell = found or (lambda placement: None)
+    tell(placement)
     if size > goal:
+        nodes = NODES if kernel() is not None else NODES // 100
         lowering = None
         if len(items) <= MOST_ITEMS and not any(known.partners) and not contiguous:
             lowering = Lowering(items, placement, enough, lambda: _late(deadline))
-        nodes = NODES if kernel() is not None else NODES // 100
+            nodes = nodes * LARGE // max(LARGE, lowering.work)
         spent = 0.0
         for rung in RUNGS:
             if rung > effort or placement.size <= max(placement.lower_bound, enough) or _late(deadline):
                 break
             if lowering is not None:
                 lowering.best = placement
-                placement = lowering.run(int((rung - spent) * nodes))
+                try:
+                    placement = lowering.run(int((rung - spent) * nodes))
+                finally:
+                    tell(lowering.best)
             if placement.size > max(placement.lower_bound, enough) and pairs <= MOST_PAIRS:
                 # The solver's deterministic time grows dearer with the pairs it must keep apart.
                 placement = least_offsets(
@@ -104,6 +116,7 @@ def plan(
                     deadline=deadline,
                     effort=rung * min(1.0, (2000 / pairs) ** 3 if pairs else 1.0),
                 )
+            tell(placement)
             spent = rung
     check_placement(items, placement.offsets, alignment=alignment, may_share=may_share, contiguous=contiguous)
     return placement
