@@ -85,6 +85,8 @@ def check(program: Program, document: object, trace: Callable[[str], None] | Non
     top = read_object(document, "the document")
     if top.get("schema") != SCHEMA:
         refuse(f"'schema' must be {SCHEMA!r}, not {show(top.get('schema'))}")
+    if program.has_overlays:
+        refuse("the program has overlays, which are not proved yet")
     stated = read_object(top.get("program"), "'program'").get("digest")
     if stated != program.digest:
         whole = repr(stated) if isinstance(stated, str) and len(stated) <= len(program.digest) else show(stated)

@@ -176,7 +176,10 @@ def _largest_statement(program: Program) -> int:
     """Bytes of the statement that touches most: no order needs less. Bodies are left out. O(touches)."""
     sizes = [b.size for b in program.buffers]
     return max(
-        (s.workspace + sum(sizes[b] for b in touched) for s, touched in zip(program.statements, program.touched)),
+        (
+            s.workspace + sum(sizes[b] for b in touched) - max((gain for _, gain in gains), default=0)
+            for s, touched, gains in zip(program.statements, program.touched, program.gains)
+        ),
         default=program.entry_bytes,
     )
 
