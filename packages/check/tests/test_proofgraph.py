@@ -7,7 +7,7 @@ from collections import Counter
 
 from oracles import Model, programs
 from peakmem_check.model import Program
-from peakmem_check.proof.check import ProofChecker
+from peakmem_check.proof.check import Proof
 from peakmem_check.proof.graph import Candidates, Dag, buffer_of, mirror
 from tinyprover import Prover
 
@@ -41,7 +41,7 @@ def test_networks_have_exactly_the_arcs_of_the_format() -> None:
     for i, program in programs(500, 300, range(3, 9)):
         rng = random.Random(i)
         dag, sets, prover = strengthened(rng, program)
-        checker = ProofChecker(program, prover.model.workspace, {"lower_bound": 0, "root": 0, "nodes": []}, "proof")
+        checker = Proof(program, prover.model.workspace, {"lower_bound": 0, "root": 0, "nodes": []}, "proof").whole
         for _ in range(3):
             v = rng.choice([None, *range(len(program))])
             if v is None:
@@ -54,11 +54,11 @@ def test_networks_have_exactly_the_arcs_of_the_format() -> None:
             graph, constant = prover.network(sets, v, low, high)
             inside, outside = (sum(1 << u for u in part) for part in (low, prover.all - high))
             scheduled = Candidates(b for b, buffer in enumerate(program.buffers) if buffer.kind != "constant")
-            ours = checker.network(dag, v, inside, outside, scheduled)
+            ours = checker.networks(dag, v, inside, outside, scheduled)[0]
             assert ours.constant == constant
             # The candidates that the checker takes are enough.
             state = high if rng.random() < 0.5 else low
-            fewer = checker.network(dag, v, inside, outside, checker.live(sum(1 << u for u in state)))
+            fewer = checker.networks(dag, v, inside, outside, checker.live(sum(1 << u for u in state)))[0]
             assert fewer.constant == constant
             buffers = range(len(program.buffers) + 1)
             nodes = ["s", "t", *range(-1, len(program) + 1), *(f"b{b}" for b in buffers), *(f"j{b}" for b in buffers)]
