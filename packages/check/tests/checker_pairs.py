@@ -19,7 +19,7 @@ from typing import Any
 from peakmem_check.jsonfile import read_json, read_program
 from peakmem_check.model import InputError, Program, Refused
 from peakmem_check.proof import SCHEMAS, check
-from tinyprover import KINDS, certificate
+from tinyprover import EVERY_KIND, certificate
 
 try:
     from peakmem.ordering import order_program
@@ -28,7 +28,7 @@ except ModuleNotFoundError:  # peakmem-check alone: every proof is the tiny prov
 
 SOURCE = Path(__file__).resolve().parents[1] / "c" / "peakmem_check.c"
 STRICT = ["-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-pedantic"]
-ALL_KINDS = {*KINDS, "cycle"}
+ALL_KINDS = {*EVERY_KIND, "cycle"}
 Json = Any
 
 
@@ -224,11 +224,11 @@ def certified(rng: random.Random, program: Program, share_of_solver: float = 0.5
         return document
     kinds = rng.choice(
         (
-            KINDS,
-            (rng.choice(KINDS), rng.choice(KINDS)),
+            EVERY_KIND,
+            (rng.choice(EVERY_KIND), rng.choice(EVERY_KIND)),
             ("precedence", "branch", "waypoint", "move", "jump", "reverse"),
             ("branch", "precedence"),
-            ("components", rng.choice(KINDS)),
+            ("components", rng.choice(EVERY_KIND)),
         )
     )
     bound = None if rng.random() < 0.7 else rng.randint(0, document["lower_bound"])

@@ -22,7 +22,7 @@ from oracles import build, optimum, programs, random_order, scheduled_peak, with
 from peakmem_check.jsonfile import parse_json
 from peakmem_check.model import InputError, Program, Refused
 from peakmem_check.proof import check, graph
-from tinyprover import View, certificate
+from tinyprover import Prover, certificate
 
 checker = sys.modules["peakmem_check.proof.check"]  # the module; its name in the package is that of the function
 FOLDER = Path(__file__).resolve().parents[1] / "certificates"
@@ -89,8 +89,8 @@ FEATURES: dict[str, Callable[[Program], bool]] = {"bodies": has_bodies, "births"
 
 def apart(program: Program) -> bool:
     """Several statements side by side, not all alike."""
-    view = View(program)
-    groups = view.groups(view.dag())
+    prover = Prover(program, [s.workspace for s in program.statements], 0, random.Random(0))
+    groups = prover.components(tuple(frozenset(p) for p in prover.model.before))
     return len(groups) > 1 and max(map(len, groups)) > 1
 
 

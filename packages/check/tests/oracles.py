@@ -6,6 +6,7 @@ properties none: touchers, births and states are worked out again from reads, wr
 
 from __future__ import annotations
 
+import copy
 import heapq
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ class Model:
         self.before = [set(s.dependences) for s in program.statements]
         self.counted = [b.kind != "constant" for b in program.buffers]
         self.overlay = [s.overlay for s in program.statements]
+        self.mirrored = False  # whether overlays look back: see `mirror_of`
 
     def resident(self, state: set[int] | frozenset[int]) -> set[int]:
         """Buffers that rest(S) adds up."""
@@ -53,14 +55,15 @@ class Model:
     def mem(self, state: set[int] | frozenset[int], v: int) -> int:
         others = self.resident(state) - self.touches[v]
         total = self.workspace[v] + sum(self.size[b] for b in self.touches[v]) + sum(self.size[b] for b in others)
-        return total - max((self.size[o] if self.size[o] < self.size[a] else self.size[a] for a, o in self.overlaid(state, v)), default=0)
+        return total - max((min(self.size[a], self.size[o]) for a, o in self.overlaid(state, v)), default=0)
 
     def overlaid(self, state: set[int] | frozenset[int], v: int) -> list[tuple[int, int]]:
         """The pairs (input, output) that may share bytes when v runs at the state: the input dies with v."""
         overlay = self.overlay[v]
         if overlay is None:
             return []
-        return [(a, overlay.output) for a in overlay.inputs if self.touchers[a] <= {*state, v}]
+        in_the_way = state if self.mirrored else set(range(self.n)) - state
+        return [(a, overlay.output) for a in overlay.inputs if not (self.touchers[a] - {v}) & in_the_way]
 
     def peak(self, order: Sequence[int]) -> int:
         state: set[int] = set()
@@ -89,6 +92,24 @@ class Model:
         if self.entry[b] or not self.counted[b]:
             return set()
         return {t for t in self.touchers[b] if not self.ancestors(t) & self.touchers[b]}
+
+
+def mirror_of(model: Model, program: Program) -> Model:
+    """The model of the mirror image of the model's program; ``program`` is the `reversed_program`."""
+    result = Model(program, model.workspace[::-1])
+    result.overlay = model.overlay[::-1]
+    result.mirrored = not model.mirrored
+    return result
+
+
+def part_of(model: Model, members: frozenset[int], buffers: set[int]) -> Model:
+    """What the statements and buffers of a part see; the others keep their numbers and do nothing."""
+    result = copy.copy(model)
+    result.counted = [counted and b in buffers for b, counted in enumerate(model.counted)]
+    result.touches = [touches & buffers if v in members else set() for v, touches in enumerate(model.touches)]
+    result.touchers = [row & members if b in buffers else set() for b, row in enumerate(model.touchers)]
+    result.before = [before & members if v in members else set() for v, before in enumerate(model.before)]
+    return result
 
 
 # -- optima --------------------------------------------------------------------------------------------------------

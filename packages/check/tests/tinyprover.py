@@ -6,92 +6,33 @@ the checker.
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import networkx as nx
-from oracles import Model, least_workspaces, optimum
+from oracles import Model, least_workspaces, mirror_of, optimum, part_of, reversed_program
 from peakmem_check.model import Program
 
 Dag = tuple[frozenset[int], ...]  # direct predecessors of each statement
-KINDS = (
-    "entry", "forward", "backward", "precedence", "branch", "reverse", "waypoint", "expand", "move", "jump", "components"
-)  # fmt: skip
-
-
-class View(Model):
-    """The model of a program, of its mirror image, or of a part of either; statements and buffers keep their ids."""
-
-    def __init__(self, program: Program, workspaces: Sequence[int] | None = None) -> None:
-        super().__init__(program, workspaces)
-        self.mirrored = False
-        self.members = frozenset(range(self.n))
-
-    def overlaid(self, state: set[int] | frozenset[int], v: int) -> list[tuple[int, int]]:
-        overlay = self.overlay[v]
-        if not self.mirrored or overlay is None:
-            return super().overlaid(state, v)
-        return [(a, overlay.output) for a in overlay.inputs if not (self.touchers[a] - {v}) & state]
-
-    def dag(self) -> Dag:
-        return tuple(frozenset(p) for p in self.before)
-
-    def mirror(self) -> View:
-        n, new = self.n, copy.copy(self)
-        new.mirrored = not self.mirrored
-        new.entry, new.pinned = self.pinned, self.entry
-        new.workspace, new.overlay, new.touches = self.workspace[::-1], self.overlay[::-1], self.touches[::-1]
-        new.touchers = [{n - 1 - v for v in touchers} for touchers in self.touchers]
-        new.before = [{n - 1 - w for w in range(n) if v in self.before[w]} for v in reversed(range(n))]
-        new.members = frozenset(n - 1 - v for v in self.members)
-        return new
-
-    def own(self, members: frozenset[int]) -> set[int]:
-        """Buffers that the members touch and no other statement does."""
-        return {b for b, touchers in enumerate(self.touchers) if touchers and touchers <= members}
-
-    def part(self, members: frozenset[int], buffers: set[int]) -> View:
-        new = copy.copy(self)
-        new.members = members
-        new.counted = [c and b in buffers for b, c in enumerate(self.counted)]
-        new.touches = [t & buffers if v in members else set() for v, t in enumerate(self.touches)]
-        new.touchers = [t & members if b in buffers else set() for b, t in enumerate(self.touchers)]
-        new.before = [p & members if v in members else set() for v, p in enumerate(self.before)]
-        return new
-
-    def groups(self, dag: Dag) -> list[frozenset[int]]:
-        """Statements that precedences or buffers join, but for buffers that are there from entry to the end."""
-        graph = nx.Graph()
-        graph.add_nodes_from(self.members)
-        graph.add_edges_from((u, v) for v in self.members for u in dag[v])
-        for b, touchers in enumerate(self.touchers):
-            if not (self.entry[b] and self.pinned[b]):
-                nx.add_path(graph, sorted(touchers))
-        return [frozenset(group) for group in nx.connected_components(graph)]
+KINDS = ("entry", "forward", "backward", "precedence", "branch", "reverse", "waypoint", "expand", "move", "jump")
+EVERY_KIND = (*KINDS, "components")
+"""The last needs version 2 of certificates."""
 
 
 class Prover:
     """Proves that no order stays within ``bound - 1``; nodes accumulate in ``nodes``."""
 
-    def __init__(
-        self, program: Program | View, workspaces: Sequence[int] | None, bound: int, rng: random.Random
-    ) -> None:
-        self.model = program if isinstance(program, View) else View(program, workspaces)
+    def __init__(self, program: Program, model: Model | Sequence[int], bound: int, rng: random.Random) -> None:
+        """``model`` is that of the program, or its workspaces."""
+        self.model = model if isinstance(model, Model) else Model(program, model)
         self.n = self.model.n
-        self.all = self.model.members
+        self.all = frozenset(range(self.n))
         self.bound = bound
         self.rng = rng
         self.nodes: list[dict[str, Any]] = []
         self.known: dict[tuple[Dag, frozenset[int]], int | None] = {}
-        self.parts: dict[tuple[frozenset[int], int], Prover] = {}
-
-    def beside(self, model: View, bound: int) -> Prover:
-        """A prover of another model, with the same list of nodes."""
-        other = Prover(model, None, bound, self.rng)
-        other.nodes = self.nodes
-        return other
+        self.program = program
 
     # graphs
 
@@ -105,7 +46,7 @@ class Prover:
         return frozenset(found)
 
     def descendants(self, dag: Dag, v: int) -> frozenset[int]:
-        return frozenset(w for w in self.all if v in self.ancestors(dag, w))
+        return frozenset(w for w in range(self.n) if v in self.ancestors(dag, w))
 
     def births(self, dag: Dag, b: int) -> set[int]:
         touchers = self.model.touchers[b]
@@ -114,9 +55,9 @@ class Prover:
     # cuts
 
     def network(
-        self, dag: Dag, v: int | None, low: frozenset[int], high: frozenset[int], a: int | None = None
+        self, dag: Dag, v: int | None, low: frozenset[int], high: frozenset[int], lies_on: int | None = None
     ) -> tuple[nx.DiGraph, int]:
-        """Network and constant of cut(v | low, high), of the flow for input ``a`` of v's overlay."""
+        """Network and constant of cut(v | low, high), where the output of v's overlay lies on a buffer."""
         model = self.model
         undecided = high - low
         graph = nx.DiGraph()
@@ -150,37 +91,36 @@ class Prover:
                 graph.add_edge(name, u)
             if late:
                 graph.add_edge(name, "t")
-        if a is not None and v is not None:
-            overlay = model.overlay[v]
-            assert overlay is not None
-            others = model.touchers[a] - {v}
-            g = min(model.size[a], model.size[overlay.output])
+        overlay = None if v is None else model.overlay[v]
+        if overlay is not None and lies_on is not None:
+            gain = min(model.size[lies_on], model.size[overlay.output])
+            others = model.touchers[lies_on] - {v}
             if not model.mirrored:
-                constant -= g
-                graph.add_edge("s", "g", capacity=g)
+                constant -= gain
+                graph.add_edge("s", "g", capacity=gain)
                 graph.add_edges_from(("g", u) for u in others & undecided)
                 if others - high:
                     graph.add_edge("g", "t")
             elif not others & low:
-                constant -= g
-                graph.add_edge("g", "t", capacity=g)
+                constant -= gain
+                graph.add_edge("g", "t", capacity=gain)
                 graph.add_edges_from((u, "g") for u in others & undecided)
         return graph, constant
 
     def shown(self, dag: Dag, v: int, low: frozenset[int], high: frozenset[int]) -> tuple[int, dict[str, Any]]:
-        """The bound for cut(v | low, high), and its flow or flows."""
+        """What cut(v | low, high) is, and the entry of a row that shows it."""
         overlay = self.model.overlay[v]
         if overlay is None:
             value, flow, _ = self.cut(dag, v, low, high)
             return value, {"flow": flow}
-        found = [self.cut(dag, v, low, high, a) for a in overlay.inputs]
-        return min(value for value, _, _ in found), {"flows": [flow for _, flow, _ in found]}
+        ways = [self.cut(dag, v, low, high, a) for a in overlay.inputs]
+        return min(value for value, _, _ in ways), {"flows": [flow for _, flow, _ in ways]}
 
     def cut(
-        self, dag: Dag, v: int | None, low: frozenset[int], high: frozenset[int], a: int | None = None
+        self, dag: Dag, v: int | None, low: frozenset[int], high: frozenset[int], lies_on: int | None = None
     ) -> tuple[int, list[list[Any]], frozenset[int]]:
         """Value, flow and cheapest state of cut(v | low, high)."""
-        graph, constant = self.network(dag, v, low, high, a)
+        graph, constant = self.network(dag, v, low, high, lies_on)
         value, flow = nx.maximum_flow(graph, "s", "t")
         triples = [[a, b, x] for a, row in flow.items() for b, x in row.items() if x]
         self.rng.shuffle(triples)
@@ -227,7 +167,7 @@ class Prover:
         return self.known[key]
 
     def start(self, kinds: Sequence[str] = KINDS) -> int | None:
-        return self.refute(self.model.dag(), frozenset(), kinds)
+        return self.refute(tuple(frozenset(p) for p in self.model.before), frozenset(), kinds)
 
     def ready(self, dag: Dag, state: frozenset[int]) -> list[int]:
         return [v for v in sorted(self.all - state) if dag[v] <= state]
@@ -240,11 +180,11 @@ class Prover:
         while trap != self.all:
             exits = []
             for v in self.ready(dag, trap):
-                value, shown = self.shown(dag, v, self.ancestors(dag, v) | state, trap)
+                value, flow = self.shown(dag, v, self.ancestors(dag, v) | state, trap)
                 if value < self.bound:
                     trap |= {v}
                     break
-                exits.append({"statement": v, **shown})
+                exits.append({"statement": v, **flow})
             else:
                 return self.add(kind="forward", trap=sorted(trap), exits=exits)
         return None
@@ -257,11 +197,11 @@ class Prover:
             for v in sorted(left - state):
                 if self.descendants(dag, v) & left:
                     continue
-                value, shown = self.shown(dag, v, left - {v}, self.all - {v} - self.descendants(dag, v))
+                value, flow = self.shown(dag, v, left - {v}, self.all - {v} - self.descendants(dag, v))
                 if value < self.bound:
                     trap |= {v}
                     break
-                entries.append({"statement": v, **shown})
+                entries.append({"statement": v, **flow})
             else:
                 return self.add(kind="backward", trap=sorted(trap), entries=entries)
         return None
@@ -282,9 +222,9 @@ class Prover:
             anc_u, anc_v = self.ancestors(dag, u), self.ancestors(dag, v)
             free_u, free_v = self.all - {u} - self.descendants(dag, u), self.all - {v} - self.descendants(dag, v)
             for at, low, high in ((v, anc_v, free_v & free_u), (u, anc_u | anc_v | {v}, free_u)):
-                value, shown = self.shown(dag, at, low, high)
+                value, flow = self.shown(dag, at, low, high)
                 if value >= self.bound:
-                    arcs.append({"before": u, "after": v, "at": at, **shown})
+                    arcs.append({"before": u, "after": v, "at": at, **flow})
         if not arcs:
             return None
         stronger = tuple(frozenset(p | {a["before"] for a in arcs if a["after"] == v}) for v, p in enumerate(dag))
@@ -308,35 +248,49 @@ class Prover:
         return None if second is None else self.add(kind="branch", pair=[u, v], first=first, second=second)
 
     def try_reverse(self, dag: Dag, state: frozenset[int], kinds: Sequence[str]) -> int | None:
-        if state or dag != self.model.dag():
+        if state or dag != tuple(frozenset(p) for p in self.model.before):
             return None
         kinds = [kind for kind in kinds if kind != "reverse"]
-        then = self.beside(self.model.mirror(), self.bound).start(kinds)
+        program = reversed_program(self.program)
+        model = mirror_of(self.model, program)
+        members = frozenset(self.n - 1 - v for v in self.all)
+        if len(members) < self.n:
+            model = part_of(model, members, {b for b, counted in enumerate(self.model.counted) if counted})
+        mirrored = Prover(program, model, self.bound, self.rng)
+        mirrored.nodes, mirrored.all = self.nodes, members
+        then = mirrored.start(kinds)
         return None if then is None else self.add(kind="reverse", then=then)
 
+    def components(self, dag: Dag) -> list[list[int]]:
+        """What neither precedences nor buffers join, but for buffers that are there from entry to the end."""
+        graph = nx.Graph()
+        graph.add_nodes_from(self.all)
+        graph.add_edges_from((u, v) for v in self.all for u in dag[v])
+        for touchers, entry, pinned in zip(self.model.touchers, self.model.entry, self.model.pinned):
+            if not (entry and pinned):
+                nx.add_path(graph, sorted(touchers))
+        return sorted(map(sorted, nx.connected_components(graph)))
+
     def try_components(self, dag: Dag, state: frozenset[int], kinds: Sequence[str]) -> int | None:
-        groups = self.model.groups(dag)
-        if len(groups) < 2:
+        model, found = self.model, self.components(dag)
+        if len(found) < 2:
             return None
-        members = frozenset[int]().union(*self.rng.sample(groups, self.rng.randint(1, len(groups) - 1)))
-        own, others = self.model.own(members), self.all - members
-        rest = self.beside(self.model.part(others, set(range(len(self.model.size))) - own), 0)
-        least, flow, _ = rest.cut(self.within(dag, others), None, state - members, others)
+        some = self.rng.sample(found, self.rng.randint(1, len(found) - 1))
+        members = frozenset(v for component in some for v in component)
+        others = self.all - members
+        own = {b for b, touchers in enumerate(model.touchers) if touchers and touchers <= members}
+        rest = Prover(self.program, part_of(model, others, set(range(len(model.size))) - own), 0, self.rng)
+        least, flow, _ = rest.cut(_within(dag, others), None, state & others, others)
         if least >= self.bound:
             return None
-        key = members, self.bound - least
-        if key not in self.parts:
-            self.parts[key] = self.beside(self.model.part(members, own), self.bound - least)
-        then = self.parts[key].refute(self.within(dag, members), state & members, kinds)
-        return (
-            None if then is None else self.add(kind="components", statements=sorted(members), flow=flow, then=then)
-        )
-
-    def within(self, dag: Dag, members: frozenset[int]) -> Dag:
-        return tuple(p & members if v in members else frozenset() for v, p in enumerate(dag))
+        part = Prover(self.program, part_of(model, members, own), self.bound - least, self.rng)
+        part.nodes, part.all = self.nodes, members
+        then = part.refute(_within(dag, members), state & members, kinds)
+        listed = self.rng.sample(sorted(members), len(members))
+        return None if then is None else self.add(kind="components", statements=listed, flow=flow, then=then)
 
     def try_waypoint(self, dag: Dag, state: frozenset[int], kinds: Sequence[str]) -> int | None:
-        for v in sorted(self.all):
+        for v in range(self.n):
             for way in (self.ancestors(dag, v), self.ancestors(dag, v) | {v}):
                 if state < way and all(way <= self.ancestors(dag, w) for w in self.all - way):
                     then = self.refute(dag, way, kinds)
@@ -380,6 +334,10 @@ class Prover:
         return None
 
 
+def _within(dag: Dag, members: frozenset[int]) -> Dag:
+    return tuple(before & members if v in members else frozenset() for v, before in enumerate(dag))
+
+
 def certificate(
     program: Program,
     orders: Mapping[str, Sequence[int]],
@@ -400,10 +358,9 @@ def certificate(
                 return None
             continue
         proofs[path] = {"lower_bound": target, **prover.used(root)}
-    used = {node["kind"] for proof in proofs.values() for node in proof["nodes"]}
-    overlays = any(s.overlay for part in (program, *(body for _, body in program.bodies())) for s in part.statements)
+    later = program.has_overlays or any(n["kind"] == "components" for proof in proofs.values() for n in proof["nodes"])
     return {
-        "schema": f"peakmem.certificate/{2 if overlays or 'components' in used else 1}",
+        "schema": f"peakmem.certificate/{2 if later else 1}",
         "program": {"digest": program.digest},
         "artifact": None,
         "lower_bound": proofs[""]["lower_bound"] if "" in proofs else 0,

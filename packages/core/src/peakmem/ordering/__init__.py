@@ -87,7 +87,7 @@ def order_program(
     """
     from peakmem.ordering.meter import Meter
     from peakmem.ordering.problem import problem_of
-    from peakmem.proof import SCHEMA, Certificate
+    from peakmem.proof import Certificate, schema_of
 
     start = time.monotonic()
     meter = Meter(None if time_limit is None else start + time_limit, effort)
@@ -126,7 +126,7 @@ def order_program(
     if "" in proofs:
         certificate = Certificate(
             {
-                "schema": SCHEMA,
+                "schema": schema_of(program, proofs),
                 "program": {"digest": program.digest},
                 "artifact": None,
                 "lower_bound": bound,

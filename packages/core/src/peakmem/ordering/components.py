@@ -77,6 +77,9 @@ def components(problem: Problem) -> tuple[list[Component], int]:
             base=0,
             names=members,
             buffer_names=used,
+            # An input that is there from the start to the end is never overlaid.
+            gains=[tuple((index[a], gain) for a, gain in problem.gains[v] if a in index) for v in members],
+            mirrored=problem.mirrored,
         )
         births = births_of(part)
         result.append(Component(part, births, least_rest(part, births)))
@@ -212,6 +215,7 @@ def _renumbered(problem: Problem, order: Sequence[int]) -> Problem:
         touchers=[tuple(sorted(new[t] for t in row)) for row in problem.touchers],
         workspace=[problem.workspace[v] for v in order],
         names=[problem.names[v] for v in order],
+        gains=[problem.gains[v] for v in order],
     )
 
 

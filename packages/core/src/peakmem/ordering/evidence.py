@@ -125,7 +125,12 @@ class Writer:
             return [self.evidence.total - 1 - v for v in problem.names]
         return problem.names
 
-    def _flow(self, cut: Cut, problem: Problem, names: Sequence[int]) -> list[list[Any]]:
+    def _row(self, cut: Cut, v: int, problem: Problem, names: Sequence[int]) -> dict[str, Any]:
+        """What shows a cut at a statement: one flow, or one for each way to overlay it."""
+        flows = self._flows(cut, problem, names)
+        return {"flows": flows} if problem.gains[v] else {"flow": flows[0]}
+
+    def _flows(self, cut: Cut, problem: Problem, names: Sequence[int]) -> list[list[list[Any]]]:
         def label(node: Any) -> Any:
             if isinstance(node, str):
                 return node
@@ -133,7 +138,7 @@ class Writer:
                 return f"{node[0]}{problem.buffer_names[node[1]]}"
             return names[node]
 
-        return [[label(a), label(b), amount] for a, b, amount in cut.flow or ()]
+        return [[[label(a), label(b), amount] for a, b, amount in flow] for flow in cut.flows]
 
     # -- nodes
 
@@ -173,7 +178,7 @@ class Writer:
             if cut.value < self.evidence.level:
                 return None
             shown.append(cut.value)
-            rows.append({"statement": names[v], "flow": self._flow(cut, problem, names)})
+            rows.append({"statement": names[v], **self._row(cut, v, problem, names)})
         self.shown += shown
         return rows
 
@@ -196,7 +201,7 @@ class Writer:
                 raise ArithmeticError("a trap lost its level between growing and writing")
             self.meter.spend(len(members))
             self.shown.append(cut.value)
-            rows.append({"statement": names[v], "flow": self._flow(cut, problem, names)})
+            rows.append({"statement": names[v], **self._row(cut, v, problem, names)})
         total, start = self.evidence.total, len(self.evidence.waypoint) + top + 1
         outside = [*(names[v] for v in members), *range(start, total)]
         return {"kind": "backward", "trap": sorted(outside), "entries": rows}
@@ -244,7 +249,7 @@ class Writer:
                     "before": names[arc.before],
                     "after": names[arc.after],
                     "at": names[arc.at],
-                    "flow": self._flow(cut, found.problem, names),
+                    **self._row(cut, arc.at, found.problem, names),
                 }
             )
         return rows
@@ -264,7 +269,7 @@ class Writer:
             state.advance(step)
             if cut.value < state.rest:
                 raise ArithmeticError("a jump does not lead to a state of least rest")
-            flows.append(self._flow(cut, self.problem, self.names))
+            flows += self._flows(cut, self.problem, self.names)
         for step, flow in zip(reversed(self.evidence.steps), reversed(flows)):
             path = [self.names[v] for v in step]
             if flow is None:
