@@ -31,7 +31,7 @@ import hashlib
 import json
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -218,6 +218,15 @@ class Program:
     def has_overlays(self) -> bool:
         """Whether a statement of the program or of a body has an overlay."""
         return any(s.overlay or any(body.has_overlays for body in s.bodies) for s in self.statements)
+
+    def without_overlays(self) -> Program:
+        """The program with no overlays, in bodies neither; itself where it has none."""
+        if not self.has_overlays:
+            return self
+        statements = (
+            replace(s, overlay=None, bodies=tuple(body.without_overlays() for body in s.bodies)) for s in self.statements
+        )
+        return Program(self.buffers, tuple(statements), self.name)
 
     def live_bytes(
         self, order: Sequence[int], workspaces: Sequence[int]
