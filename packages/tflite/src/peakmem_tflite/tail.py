@@ -25,17 +25,19 @@ _BYTES = {"i": 4, "q": 8, "h": 2, "b": 1}
 ``p`` is a pointer or ``size_t``."""
 
 _PARAMETERS = {
-    "CONV_2D": "7i", "DEPTHWISE_CONV_2D": "7i", "TRANSPOSE_CONV": "5i", "FULLY_CONNECTED": "2i2b5i", "SOFTMAX": "1i",
+    "CONV_2D": "7i", "DEPTHWISE_CONV_2D": "7i", "TRANSPOSE_CONV": "5i", "FULLY_CONNECTED": "2i2b1i", "SOFTMAX": "1i",
     "AVERAGE_POOL_2D": "10i", "MAX_POOL_2D": "10i", "L2_POOL_2D": "10i", "CONCATENATION": "2i", "ADD": "1i1b", "SUB": "1i1b",
     "MUL": "1i", "DIV": "1i", "BATCH_MATMUL": "3b", "STRIDED_SLICE": "5i1b", "RESHAPE": "9i", "SQUEEZE": "9i", "CAST": "2i",
     "RESIZE_BILINEAR": "2b", "RESIZE_NEAREST_NEIGHBOR": "2b", "MEAN": "1b", "SUM": "1b", "REDUCE_MAX": "1b", "REDUCE_MIN": "1b",
-    "REDUCE_ALL": "1b", "VAR_HANDLE": "2p", "CALL_ONCE": "1i", "IF": "2i", "WHILE": "2i", "SVDF": "2i1b1i", "SPLIT": "1i",
+    "REDUCE_ALL": "1b", "VAR_HANDLE": "2p", "CALL_ONCE": "1i", "IF": "2i", "WHILE": "2i", "SVDF": "2i1b", "SPLIT": "1i",
     "SPLIT_V": "1i", "PACK": "2i", "UNPACK": "2i", "GATHER": "2i", "LEAKY_RELU": "1i", "L2_NORMALIZATION": "1i", "ARG_MAX": "1i",
     "ARG_MIN": "1i", "SPACE_TO_DEPTH": "1i", "DEPTH_TO_SPACE": "1i", "SHAPE": "1i", "CUMSUM": "2b", "MIRROR_PAD": "1i",
     "UNIDIRECTIONAL_SEQUENCE_LSTM": "3i3b",
 }  # fmt: skip
-"""Parameters that are parsed from the file, by operator. Those of FULLY_CONNECTED are as the measured interpreter has them, which is
-newer than the sources: 16 bytes more than these say."""
+"""Parameters that are parsed from the file, by operator."""
+
+NEWER = {"FULLY_CONNECTED": "4i", "SVDF": "1i"}
+"""What the interpreter of the Python package, which is newer than the sources, was measured to keep beside them."""
 
 _CONV, _POOL = "9i2p3i", "8i"
 _DATA = {
@@ -85,11 +87,14 @@ class Machine:
         Its allocator records what it allocates.
     decompresses : bool
         It is built with compression of constants, whose kernels note more.
+    newer : bool
+        It keeps what `NEWER` lists.
     """
 
     pointer: int
     records: bool = False
     decompresses: bool = False
+    newer: bool = False
 
     def structure(self, members: str) -> Piece:
         """Size and alignment of a structure: counts and kinds of its members in order, as in ``"9i2p1b"``."""
@@ -107,7 +112,7 @@ class Machine:
         return self.structure(members)[0], ALIGNMENT
 
 
-HOST = Machine(8, records=True, decompresses=True)
+HOST = Machine(8, records=True, decompresses=True, newer=True)
 """The interpreter of the Python package."""
 
 DEVICE = Machine(4)
@@ -133,20 +138,34 @@ class Tail:
     unknown: tuple[str, ...]
 
 
-def tail(graph: Graph, machine: Machine = DEVICE, target: Target = "reference", plan: tuple[int, ...] | None = None) -> Tail:
+def tail(
+    graph: Graph,
+    machine: Machine = DEVICE,
+    target: Target = "reference",
+    plan: tuple[int, ...] | None = None,
+    *,
+    apart: bool = False,
+    behind: int = 0,
+) -> Tail:
     """The tail of a file with the kernels of ``target``; variables that ``plan`` places in the head are no part of it.
 
+    Parameters
+    ----------
+    apart : bool
+        Head and tail lie in two memories, each with an allocator of its own.
+    behind : int
+        Bytes of the tail of interpreters that were made before on the same allocator; 0 if this is the first. They are part of
+        the result.
+
+    Notes
+    -----
     O(tensors and operators).
     """
-    before = _down(0, (*_interpreter(graph, machine), *_kernels(graph, machine, target), *_handles(graph, machine, target)))
-    planning = _down(before, _variables(graph, plan))
+    used = behind or _down(0, _allocator(machine, apart))
+    used = _down(used, (*_interpreter(graph, machine), *_kernels(graph, machine, target), *_handles(graph, machine, target)))
+    planning = _down(used, _variables(graph, plan))
     unknown = sorted({op.op for s in graph.subgraphs for op in s.operators if op.op in _UNKNOWN or (op.custom and op.op not in _KNOWN_CUSTOM)})
     return Tail(_down(planning, _ends(graph, machine)), planning, tuple(unknown))
-
-
-def fixed(machine: Machine = DEVICE) -> int:
-    """Bytes of a tail that several interpreters on one allocator share: the allocator itself and its planner."""
-    return _down(0, _allocator(machine))
 
 
 def _down(used: int, pieces: tuple[Piece, ...] | Iterator[Piece]) -> int:
@@ -156,16 +175,15 @@ def _down(used: int, pieces: tuple[Piece, ...] | Iterator[Piece]) -> int:
     return used
 
 
-def _allocator(machine: Machine) -> tuple[Piece, ...]:
-    """The arena's allocator, the greedy planner, the allocator for models."""
-    arena, models = "8p1i", "5p1b3p"
+def _allocator(machine: Machine, apart: bool) -> tuple[Piece, ...]:
+    """The arena's allocator (for two memories: both), the greedy planner, the allocator for models."""
+    arenas, models = ["4p", "6p1i1b"] if apart else ["8p1i"], "5p1b3p"
     if machine.records:
-        arena, models = arena + "4p", models + "25p"
-    return tuple(machine.structure(members) for members in (arena, "1p2i4p2i1p1b", models))
+        arenas, models = [*arenas[:-1], arenas[-1] + "4p"], models + "25p"
+    return tuple(machine.structure(members) for members in (*arenas, "1p2i4p2i1p1b", models))
 
 
 def _interpreter(graph: Graph, machine: Machine) -> Iterator[Piece]:
-    yield from _allocator(machine)
     resources = {op.resource for s in graph.subgraphs for op in s.operators if op.resource is not None}
     if resources:
         yield machine.kept("1p2i")
@@ -181,7 +199,7 @@ def _interpreter(graph: Graph, machine: Machine) -> Iterator[Piece]:
     for s in graph.subgraphs:
         for op in s.operators:
             if op.op in _PARAMETERS and not op.custom:
-                yield machine.structure(_PARAMETERS[op.op])
+                yield machine.structure(_PARAMETERS[op.op] + (NEWER.get(op.op, "") if machine.newer else ""))
 
 
 def _kernels(graph: Graph, machine: Machine, target: Target) -> Iterator[Piece]:

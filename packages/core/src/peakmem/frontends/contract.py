@@ -200,6 +200,11 @@ class Model(ABC):
         return ()
 
     @property
+    def advice(self) -> tuple[str, ...]:
+        """Sentences that stand right under the answer, before any other: what a person copies from it."""
+        return ()
+
+    @property
     def realized_offset(self) -> int:
         """Bytes that the live peak of every order holds and the realized quantity leaves out (such as what is resident at
         entry); a bound on the live peak less it bounds the quantity."""
@@ -267,6 +272,14 @@ class Model(ABC):
             When the runtime cannot execute the artifact.
         """
 
+    def verify_within(self, other: Model, seconds: float | None, *, progress: Progress | None = None) -> Verification:
+        """`verify` in about so many seconds (None: however long it takes), for a frontend that can end a run.
+
+        It compares less where the time runs out, and says so. Not overridden, it takes what it takes.
+        """
+        del seconds
+        return self.verify(other, progress=progress)
+
     def observe(self, *, progress: Progress | None = None) -> tuple[str, dict[str, Any], tuple[str, ...]]:
         """Run this artifact as it is run today, for ``inspect``.
 
@@ -295,6 +308,11 @@ class Model(ABC):
 
     def snippet(self) -> str:
         """Source text for the device or the program that loads the artifact; empty unless a frontend has such a text."""
+        return ""
+
+
+    def c_array(self, name: str, *, language: Literal["c", "c++"] = "c++") -> str:
+        """Source text that holds the artifact's bytes as an aligned array ``name`` and their number; empty unless a frontend has it."""
         return ""
 
 
