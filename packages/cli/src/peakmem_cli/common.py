@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -91,12 +90,6 @@ def named(options: FrontendOptions, time_limit: float, no_measure: bool) -> dict
 def limit(value: float) -> float | None:
     """None for an infinite time limit, as the library has it."""
     return None if value == float("inf") else value
-
-
-def identifier(text: str) -> str:
-    """A name for C, made of the name of a file."""
-    name = re.sub(r"\W", "_", text, flags=re.ASCII)
-    return name if name[:1].isalpha() else f"model_{name}"
 
 
 def check_outputs(source: Path, *outputs: Path | None, force: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from peakmem_tflite.describe import identifier
 from peakmem_tflite.scratch import ALIGNMENT
 
 _ROW = 12
@@ -13,7 +14,8 @@ _ALIGNED = {"c++": f"alignas({ALIGNMENT}) ", "c": f"__attribute__((aligned({ALIG
 
 
 def c_array(data: bytes, name: str, digest: str, language: Literal["c", "c++"]) -> str:
-    """An array ``name`` that holds the bytes, aligned as the interpreter wants it, and ``name_len``; the same text every time."""
+    """An array that holds the bytes, aligned as the interpreter wants it, and their number; the same text every time."""
+    name = identifier(name)
     rows = [data[i : i + _ROW] for i in range(0, len(data), _ROW)]
     outer = ["extern const unsigned char " + name + "[];", "extern const unsigned int " + name + "_len;", ""] if language == "c++" else []
     return "\n".join(

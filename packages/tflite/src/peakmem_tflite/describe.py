@@ -99,6 +99,12 @@ def _escape(character: str) -> str:
     return "".join(f"\\{byte:03o}" for byte in character.encode("utf-8", "backslashreplace"))
 
 
+def identifier(text: str) -> str:
+    """A name for C made of any text."""
+    name = re.sub(r"\W", "_", text, flags=re.ASCII)
+    return name if name[:1].isalpha() else f"model_{name}"
+
+
 def snippet(graph: Graph, name: str, arena: Arena, placing: Placing | None = None, memories: Sequence[Memory] = ()) -> str:
     """C++ that states the arena and the operators of a file called ``name``.
 
@@ -106,7 +112,7 @@ def snippet(graph: Graph, name: str, arena: Arena, placing: Placing | None = Non
     arrays.
     """
     used = sorted({(op.op, op.custom) for s in graph.subgraphs for op in s.operators})
-    name = re.sub(r"\W", "_", name)
+    name = identifier(name)
     known = [op for op, custom in used if not custom or op in _METHODS]
     unknown = [op for op, custom in used if custom and op not in _METHODS]
     whose = "the portable reference kernels" if arena.kernels == "reference" else "the kernels of " + arena.kernels

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from peakmem.frontends import Model, Progress, Structure, Verification
-from peakmem.model import Expansion, InputError, Orders, Program, Schedule
+from peakmem.frontends import Model, Progress, SharedArena, Structure, Verification
+from peakmem.model import Expansion, InputError, Orders, Program, RuntimeFailed, RuntimeMissing, Schedule
 from peakmem.ordering import order_program
 from peakmem.ordering.others import other_orders
+from peakmem.report.words import change
 from peakmem.system.files import write_atomically
-from peakmem.system.sizes import in_bytes
+from peakmem.system.sizes import human, in_bytes
 
 from peakmem_tflite import board, devices, levers, planning
 from peakmem_tflite.arena import allocations, head, planned_variables, simulate, untouched
@@ -371,6 +372,45 @@ class TfliteModel(Model):
         from peakmem_tflite.carray import c_array
 
         return c_array(self.data, name, self.digest, language)
+
+    def share(self, others: Sequence[Model], *, measure: bool = True, progress: Progress | None = None) -> SharedArena:
+        """One arena for several files, as interpreters on one allocator have it; see `peakmem_tflite.sharing`.
+
+        Heads are measured; the interpreter of the Python package makes an allocator for each model, so the sum is not.
+        """
+        from peakmem_tflite import sharing
+
+        models = [self, *(self.same_kind(other) for other in others)]
+        names = [str(m.path or f"model {i}") for i, m in enumerate(models)]
+        identifiers = sharing.identifiers([m.path.stem if m.path else "model" for m in models])
+        tenants = [sharing.Tenant(n, c, m.judged, m.kernels) for n, c, m in zip(names, identifiers, models)]
+        found = sharing.share(tenants)
+        notes, failures = [], []
+        measured: list[int] | None = None
+        if measure:
+            from peakmem_tflite.measure import heads
+
+            (progress or (lambda _: None))("measuring the heads")
+            try:
+                measured = heads([m.judged for m in models])
+            except (RuntimeFailed, RuntimeMissing) as error:
+                notes.append(f"heads were not measured: {error}")
+        if measured is not None:
+            predicted = [head(m.judged, "reference", None, m.judged.plan) for m in models]
+            for name, size, own in zip(names, measured, predicted):
+                if size != own:
+                    failures.append(f"{name}: the measured head is {in_bytes(size)}, predicted were {in_bytes(own)}")
+            notes.append(
+                f"heads with the portable kernels measured on TFLite Micro: {', '.join(map(in_bytes, measured))}; "
+                "its Python package makes an allocator for each model, so the shared arena is not measured"
+            )
+        separate = f"{len(models)} arenas of {in_bytes(found.apart)}"
+        return SharedArena(
+            f"one arena of {human(found.size)} instead of {separate} {change(found.apart, found.size)}: "
+            f"head {in_bytes(found.head)} + tails {in_bytes(sum(found.tails))}, estimated for a 32-bit device; kTensorArenaSize = {found.size}",
+            sharing.sentences(tenants, found), tuple(notes), {**found.to_json(names), "measured_heads": measured},
+            sharing.source(tenants, found), tuple(failures),
+        )  # fmt: skip
 
     def _on_board(self) -> dict[str, Any]:
         where = board.memories(self.settings.memories)

@@ -21,7 +21,6 @@ from peakmem_cli.common import (
     RequireOptimal,
     TimeLimit,
     check_outputs,
-    identifier,
     limit,
     measuring,
     named,
@@ -126,7 +125,7 @@ def command(
     if snippet_out is not None and text is not None:
         write_atomically(snippet_out, text.encode(), source=model, force=force)
     if c_array is not None and not failures:
-        array = result.model.c_array(identifier(c_array.stem), language="c" if c_array.suffix == ".c" else "c++")
+        array = result.model.c_array(c_array.stem, language="c" if c_array.suffix == ".c" else "c++")
         write_atomically(c_array, array.encode(), source=model, force=force)
 
     if report is not None:

@@ -156,6 +156,32 @@ class Structure:
     difference: str = ""
 
 
+@dataclass(frozen=True)
+class SharedArena:
+    """Several artifacts on one arena; see `Model.share`.
+
+    Attributes
+    ----------
+    answer : str
+        The first line, for people.
+    lines, notes : tuple of str
+        Sentences under it.
+    document : dict
+        All figures, JSON-ready.
+    source : str
+        Source text that shares the arena.
+    failures : tuple of str
+        Sentences: where a measurement is not what was predicted.
+    """
+
+    answer: str
+    lines: tuple[str, ...]
+    notes: tuple[str, ...]
+    document: dict[str, Any]
+    source: str
+    failures: tuple[str, ...] = ()
+
+
 class Model(ABC):
     """An artifact and its program."""
 
@@ -311,8 +337,22 @@ class Model(ABC):
         return ""
 
 
+    def share(self, others: Sequence[Model], *, measure: bool = True, progress: Progress | None = None) -> SharedArena:
+        """One arena for this artifact and ``others``, which run one at a time.
+
+        Raises
+        ------
+        UsageError
+            From `same_kind`, and where the frontend's runtime shares no arena.
+        """
+        del others, measure, progress
+        raise UsageError(f"frontend {self.frontend!r} knows no arena that several models share")
+
     def c_array(self, name: str, *, language: Literal["c", "c++"] = "c++") -> str:
-        """Source text that holds the artifact's bytes as an aligned array ``name`` and their number; empty unless a frontend has it."""
+        """Source text that holds the artifact's bytes as an aligned array and their number; empty unless a frontend has it.
+
+        ``name`` is any text; the array has it as far as the language allows.
+        """
         return ""
 
 
