@@ -18,7 +18,7 @@ from peakmem_tflite.board import Arena, arena
 from peakmem_tflite.describe import identifier
 from peakmem_tflite.graph import Graph
 from peakmem_tflite.scratch import rounded
-from peakmem_tflite.tail import DEVICE, tail
+from peakmem_tflite.tail import DEVICE, resources, tail
 from peakmem_tflite.targets import Target
 
 
@@ -130,10 +130,9 @@ def source(tenants: Sequence[Tenant], found: Shared) -> str:
         "tflite::MicroAllocator* allocator = tflite::MicroAllocator::Create(tensor_arena, kTensorArenaSize);",
     ]
     for tenant in tenants:
-        resources = {op.resource for s in tenant.graph.subgraphs for op in s.operators if op.resource is not None}
-        name, more = tenant.identifier, ""
-        if resources:
-            lines.append(f"auto* {name}_variables = tflite::MicroResourceVariables::Create(allocator, {len(resources)});")
+        name, more, count = tenant.identifier, "", len(resources(tenant.graph))
+        if count:
+            lines.append(f"auto* {name}_variables = tflite::MicroResourceVariables::Create(allocator, {count});")
             more = f", {name}_variables"
         lines.append(f"static tflite::MicroInterpreter {name}_interpreter(tflite::GetModel({name}), resolver, allocator{more});")
     calls = " || ".join(f"{tenant.identifier}_interpreter.AllocateTensors() != kTfLiteOk" for tenant in tenants)

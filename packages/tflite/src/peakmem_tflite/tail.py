@@ -146,6 +146,7 @@ def tail(
     *,
     apart: bool = False,
     behind: int = 0,
+    lists_variables: bool = True,
 ) -> Tail:
     """The tail of a file with the kernels of ``target``; variables that ``plan`` places in the head are no part of it.
 
@@ -156,12 +157,16 @@ def tail(
     behind : int
         Bytes of the tail of interpreters that were made before on the same allocator; 0 if this is the first. They are part of
         the result.
+    lists_variables : bool
+        The list of resource variables lies there too; ESPHome has an arena of its own for it. Their values always do.
 
     Notes
     -----
     O(tensors and operators).
     """
     used = behind or _down(0, _allocator(machine, apart))
+    if lists_variables:
+        used = _down(used, _resources(graph, machine))
     used = _down(used, (*_interpreter(graph, machine), *_kernels(graph, machine, target), *_handles(graph, machine, target)))
     planning = _down(used, _variables(graph, plan))
     unknown = sorted({op.op for s in graph.subgraphs for op in s.operators if op.op in _UNKNOWN or (op.custom and op.op not in _KNOWN_CUSTOM)})
@@ -183,11 +188,19 @@ def _allocator(machine: Machine, apart: bool) -> tuple[Piece, ...]:
     return tuple(machine.structure(members) for members in (*arenas, "1p2i4p2i1p1b", models))
 
 
-def _interpreter(graph: Graph, machine: Machine) -> Iterator[Piece]:
-    resources = {op.resource for s in graph.subgraphs for op in s.operators if op.resource is not None}
-    if resources:
+def resources(graph: Graph) -> set[tuple[str, str]]:
+    """The resource variables of a file: container and name."""
+    return {op.resource for s in graph.subgraphs for op in s.operators if op.resource is not None}
+
+
+def _resources(graph: Graph, machine: Machine) -> Iterator[Piece]:
+    count = len(resources(graph))
+    if count:
         yield machine.kept("1p2i")
-        yield machine.structure("4p1b")[0] * len(resources), ALIGNMENT
+        yield machine.structure("4p1b")[0] * count, ALIGNMENT
+
+
+def _interpreter(graph: Graph, machine: Machine) -> Iterator[Piece]:
     yield machine.structure("2p")  # parses parameters
     yield machine.structure(f"{(3 if machine.decompresses else 2) * len(graph.subgraphs)}p")
     size, unit = machine.structure("2p1i")
@@ -211,14 +224,14 @@ def _kernels(graph: Graph, machine: Machine, target: Target) -> Iterator[Piece]:
             members = _DATA.get(op.op, "") + (_DECOMPRESSING.get(op.op, "") if machine.decompresses else "") + note
             if members:
                 yield machine.kept(members)
-    resources: set[tuple[str, str]] = set()
+    assigned: set[tuple[str, str]] = set()
     for k, s in enumerate(graph.subgraphs):
         for i, op in enumerate(s.operators):
-            yield from _prepared(graph, machine, k, i, s, op, resources)
+            yield from _prepared(graph, machine, k, i, s, op, assigned)
 
 
 def _prepared(
-    graph: Graph, machine: Machine, k: int, i: int, s: Subgraph, op: Operator, resources: set[tuple[str, str]]
+    graph: Graph, machine: Machine, k: int, i: int, s: Subgraph, op: Operator, assigned: set[tuple[str, str]]
 ) -> Iterator[Piece]:
     tensors = [s.tensors[t] if t >= 0 else None for t in op.inputs]
     first = tensors[0] if tensors else None
@@ -246,8 +259,8 @@ def _prepared(
     elif op.op == "ASSIGN_VARIABLE" and filters is not None:
         handle = s.producer.get(op.inputs[0])
         resource = s.operators[handle].resource if handle is not None else None
-        if resource is not None and resource not in resources:
-            resources.add(resource)
+        if resource is not None and resource not in assigned:
+            assigned.add(resource)
             yield filters.size, ALIGNMENT
     elif op.op == "SignalRfft" and out is not None and out.shape:
         half, element = max(0, out.shape[-1] - 2) // 2, 4 if out.type == "INT16" else 8
