@@ -71,7 +71,7 @@ class SplitReading:
     macs, extra_macs : int
         Multiply-accumulates of the original, and how many more the split file has.
     others, moved : int
-        Operators that run whole, and how many of them stand elsewhere among themselves.
+        Operators of the original that only run whole, and how many that run whole stand elsewhere among themselves.
     """
 
     bands: tuple[Bands, ...]
@@ -91,7 +91,7 @@ class SplitReading:
         more = f"{100 * self.extra_macs / self.macs:.2f} % more multiply-accumulates" if self.extra_macs else "no more multiply-accumulates"
         again = sum(max(0, b.rows_again) for b in self.bands)
         return (
-            f"the first one split: operators {', '.join(said)}, {more}, {again} rows computed again; "
+            f"the first one split: operator{'s' if len(self.bands) > 1 else ''} {', '.join(said)}, {more}, {again} rows computed again; "
             f"the other {self.others} operators, all constants and attributes are the same" + (f", {self.moved} at other places" if self.moved else "")
         )
 
@@ -243,9 +243,9 @@ class _Reading(Sides):
                 raise NoMap(f"slices along axis {axis}, neither rows nor channels")
             spans.append(lo)
         row = spans[1] if len(x) == 4 else 0
-        for piece in self.held(op.inputs[0]):
-            rows = replace(piece.rows, first=piece.rows.first + row, count=height(y))
-            yield self._made(op, Piece(piece.tensor, rows, piece.channel + spans[-1]))
+        held = self.held(op.inputs[0])
+        rows = [replace(piece.rows, first=piece.rows.first + row, count=height(y)) for piece in held]
+        yield from self._made(op, [Piece(piece.tensor, r, piece.channel + spans[-1]) for piece, r in zip(held, rows)])
 
     def _joined(self, q: int, op: Operator) -> Iterator[Piece]:
         if op.op != "CONCATENATION":
@@ -277,7 +277,7 @@ class _Reading(Sides):
             if not more:
                 raise NoMap(f"joins {self._about([piece for piece, _ in joined])} and {self._about(self.held(t))}")
             joined = list(more)[:MOST_PIECES]
-        yield from (self._made(op, piece) for piece, _ in joined)
+        yield from self._made(op, [piece for piece, _ in joined])
 
     def _in_bands(self, q: int, op: Operator) -> Iterator[Piece]:
         """An operator of the original on some of its rows, or some of its channels."""
@@ -314,11 +314,23 @@ class _Reading(Sides):
         results = list(rule.results(o))
         if not results:
             raise NoMap(f"is no part of {o.name}")
-        return [self._made(o.y, Piece(o.x.outputs[0], rows, channel)) for rows, channel in results]
+        return self._made(o.y, [Piece(o.x.outputs[0], rows, channel) for rows, channel in results])
 
-    def _made(self, op: Operator, piece: Piece) -> Piece:
-        """The piece that an operator's result is, if that is of the shape, type and quantization that it should have."""
-        t, u = op.outputs[0], piece.tensor
+    def _made(self, op: Operator, pieces: list[Piece]) -> list[Piece]:
+        """Those pieces that an operator's result can be; at least one, if there are any."""
+        found, reason = [], None
+        for piece in pieces:
+            try:
+                found.append(self._fitting(op.outputs[0], piece))
+            except NoMap as error:
+                reason = error
+        if reason and not found:
+            raise reason
+        return found
+
+    def _fitting(self, t: int, piece: Piece) -> Piece:
+        """The piece that a tensor is, if it is of the shape, type and quantization that it should have."""
+        u = piece.tensor
         x, y = self.new.main.tensors[t], self.old.main.tensors[u]
         rank = len(y.shape)
         if len(x.shape) != rank or any(n != m for k, (n, m) in enumerate(zip(x.shape, y.shape)) if k != rank - 1 and (rank, k) != (4, 1)):
@@ -383,4 +395,4 @@ class _Reading(Sides):
             again = sum(height(s) * prod(s[-1:]) for s in shapes) // max(1, prod(of[-1:])) - height(of)
             bands.append(Bands(p, op.op, len(parts), " and ".join(axes) or "rows", again))
         before, after = (sum(macs(side.main, op) for op in side.main.operators) for side in (self.old, self.new))
-        return SplitReading(tuple(bands), before, after - before, len(order), len(moves([rank[p] for p in order])))
+        return SplitReading(tuple(bands), before, after - before, len(self.steps) - len(bands), len(moves([rank[p] for p in order])))

@@ -112,7 +112,7 @@ class Side:
             at += size * c if entries > 1 else 0
             return data[at : at + size].hex() if entries else ""
 
-        return [f"{entry(s, scales, 4, c)} {entry(z, zeros, 8, c)} {along if scales > 1 else ''}" for c in range(count)]
+        return [f"{entry(s, scales, 4, c)} {entry(z, zeros, 8, c)}" for c in range(count)]
 
 
 class Sides:
@@ -274,6 +274,8 @@ def _matrix(o: Pair) -> Found:
     o.gives(b[0], a[0])
     if options.WeightsFormat() and o.result[-1] != o.of[-1]:
         raise NoMap("has weights in a format that cannot be cut")
+    if (o.files.old.main.tensors[o.x.inputs[1]].scales > 1) != (o.files.new.main.tensors[o.y.inputs[1]].scales > 1):
+        raise NoMap("has one scale where the first has one for each channel, which other arithmetic multiplies")
     if options.KeepNumDims() and len(o.shape) == len(o.of) == 4 and o.shape[3] == a[1]:
         rows = o.rows(o.piece.rows)
     elif o.piece.rows == whole(height(o.shape)):
