@@ -137,9 +137,13 @@ def _run(model, op, name, ins, extents, m, what, of, names) -> list[list[int]]:
     channels = range(extents[-1] if extents else 1)
     four = len(extents) == 4
     if name == "STRIDED_SLICE":
-        x, begin, end = shape(model, ins[0]), array(model, ins[1]), array(model, ins[2])
+        x, o = shape(model, ins[0]), op.BuiltinOptions
+        sides = [[int(v) + (n if v < 0 else 0) for v, n in zip(array(model, t), x)] for t in ins[1:3]]
+        begin = [0 if o.BeginMask >> k & 1 else v for k, v in enumerate(sides[0])]
+        end = [n if o.EndMask >> k & 1 else v for k, (v, n) in enumerate(zip(sides[1], x))]
         cut = [k for k in range(len(x)) if (begin[k], end[k]) != (0, x[k])]
-        if all(k == len(x) - 1 or (four and k == 1) for k in cut):
+        plain = not (o.EllipsisMask or o.NewAxisMask or o.ShrinkAxisMask) and (array(model, ins[3]) == 1).all()
+        if plain and all(k == len(x) - 1 or (four and k == 1) for k in cut):
             rows = of(ins[0])[int(begin[1]) : int(end[1])] if four else of(ins[0])
             return [row[int(begin[-1]) : int(end[-1])] for row in rows]
     if name == "CONCATENATION" and len({quantized(model, t) for t in (*ins, int(op.Outputs[0]))}) == 1:
@@ -380,7 +384,7 @@ class Splitter:
         begin[axis], end[axis], extents[axis] = a, b, b - a
         y = add_tensor(self.model, main(self.model).Tensors[t], extents)
         numbers = [add_tensor(self.model, None, [len(v)], np.array(v, np.int32)) for v in (begin, end, [1] * len(extents))]
-        self.made.append(add_operator(self.model, "STRIDED_SLICE", [t, *numbers], [y], new("StridedSliceOptions", BeginMask=0)))
+        self.made.append(add_operator(self.model, "STRIDED_SLICE", [t, *numbers], [y], new("StridedSliceOptions", BeginMask=0, EndMask=0, EllipsisMask=0, NewAxisMask=0, ShrinkAxisMask=0)))
         return y
 
     def join(self, pieces, t: int, axis: int) -> None:

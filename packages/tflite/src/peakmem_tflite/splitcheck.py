@@ -87,7 +87,7 @@ class SplitReading:
             return f"the same {self.others} operators, none of them in bands"
         said = []
         for (axes, count), rows in groupby(self.bands, lambda b: (b.axes, b.count)):
-            said += [f"{_ranges([b.operator for b in rows])} in {count} bands of {axes}"]
+            said += [f"{_ranges([b.operator for b in rows])} in {count} {'band' if count == 1 else 'bands'} of {axes}"]
         more = f"{100 * self.extra_macs / self.macs:.2f} % more multiply-accumulates" if self.extra_macs else "no more multiply-accumulates"
         again = sum(max(0, b.rows_again) for b in self.bands)
         return (
