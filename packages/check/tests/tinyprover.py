@@ -261,15 +261,18 @@ class Prover:
         then = mirrored.start(kinds)
         return None if then is None else self.add(kind="reverse", then=then)
 
-    def try_components(self, dag: Dag, state: frozenset[int], kinds: Sequence[str]) -> int | None:
-        model = self.model
+    def components(self, dag: Dag) -> list[list[int]]:
+        """What neither precedences nor buffers join, but for buffers that are there from entry to the end."""
         graph = nx.Graph()
         graph.add_nodes_from(self.all)
         graph.add_edges_from((u, v) for v in self.all for u in dag[v])
-        for b, touchers in enumerate(model.touchers):
-            if not (model.entry[b] and model.pinned[b]):
+        for touchers, entry, pinned in zip(self.model.touchers, self.model.entry, self.model.pinned):
+            if not (entry and pinned):
                 nx.add_path(graph, sorted(touchers))
-        found = sorted(map(sorted, nx.connected_components(graph)))
+        return sorted(map(sorted, nx.connected_components(graph)))
+
+    def try_components(self, dag: Dag, state: frozenset[int], kinds: Sequence[str]) -> int | None:
+        model, found = self.model, self.components(dag)
         if len(found) < 2:
             return None
         some = self.rng.sample(found, self.rng.randint(1, len(found) - 1))

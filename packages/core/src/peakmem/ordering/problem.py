@@ -185,6 +185,30 @@ class Problem:
             result.append(self._sub(bounds[k], bounds[k + 1], used[k], local, base))
         return result
 
+    def among(self, members: Sequence[int], buffers: Sequence[int], base: int) -> Problem:
+        """Some statements with some buffers, ascending, and ``base`` beside them; their ids here are the names there.
+
+        No dependence joins the members to other statements, and a buffer of theirs that is left out is in ``base`` or counted
+        elsewhere, so it is resident throughout (then no overlay saves it). O(members and what they touch).
+        """
+        local = {v: i for i, v in enumerate(members)}
+        index = {b: i for i, b in enumerate(buffers)}
+        return Problem(
+            preds=[tuple(local[u] for u in self.preds[v]) for v in members],
+            succs=[tuple(local[w] for w in self.succs[v]) for v in members],
+            touched=[tuple(index[b] for b in self.touched[v] if b in index) for v in members],
+            touchers=[tuple(local[t] for t in self.touchers[b] if t in local) for b in buffers],
+            size=[self.size[b] for b in buffers],
+            entry=[self.entry[b] for b in buffers],
+            pinned=[self.pinned[b] for b in buffers],
+            workspace=[self.workspace[v] for v in members],
+            base=base,
+            names=list(members),
+            buffer_names=list(buffers),
+            gains=[tuple((index[a], gain) for a, gain in self.gains[v] if a in index) for v in members],
+            mirrored=self.mirrored,
+        )
+
     def order_peak(self, order: Sequence[int]) -> int:
         """Peak of an order, in bytes. O(n + touches)."""
         state = State(self)
