@@ -51,7 +51,7 @@ def optimize(
     ----------
     model : Model
     time_limit : float, optional
-        Seconds for ordering and planning together; None for no limit.
+        Seconds for ordering, planning and measuring together; None for no limit. Measuring gets at least 20, whatever the others took.
     effort : int, optional
         A limit of the ordering in units of work, the same on any machine; see `peakmem.ordering.order_program`.
     measure : bool or "required"
@@ -84,7 +84,7 @@ def optimize(
         rewritten = model.apply(schedule)
     seconds["apply"] = time.monotonic() - begin
     program = schedule.expansion.program if schedule.expansion is not None else model.program
-    found = run_both(model, rewritten, wanted=measure, progress=progress)
+    found = run_both(model, rewritten, wanted=measure, deadline=deadline, progress=progress)
     if measure:
         seconds["measure"] = found.seconds
     after, notes = scheduled_timeline(program, schedule.orders).peak, (*model.notes, *ordering.notes, *schedule.notes)

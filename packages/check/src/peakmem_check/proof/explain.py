@@ -211,7 +211,7 @@ class _Story:
         if flow or network.held:
             return False
         self.say(f"The statement {self._names([v])} is the floor: whenever it runs, it needs")
-        self._charges(v, [], "", network.saved)
+        self._charges(v, [], "", network.saved, self._under(network))
         self.say(f"  together {network.constant:,} B")
         return True
 
@@ -224,9 +224,7 @@ class _Story:
             else f"Each needs at least {value:,} B. The least is shown for {self._names([v])}:"
         )
         self.say(word)
-        self._charges(v, network.held, why, network.saved)
-        if network.saved and network.overlaid is not None:
-            self.say(f"  (if it writes on top of {self._buffer(network.overlaid.buffer)}; the other ways need as much)")
+        self._charges(v, network.held, why, network.saved, self._under(network))
         paths = _paths(flow)
         if paths:
             self.say("  of each line one is live (what frees one has brought the next):")
@@ -240,7 +238,7 @@ class _Story:
 
     # words
 
-    def _charges(self, v: int, held: Sequence[int], why: str, saved: int) -> None:
+    def _charges(self, v: int, held: Sequence[int], why: str, saved: int, under: str = "a dying input") -> None:
         program = self.side.program
         if self.side.workspaces[v]:
             self.say(f"  {self.side.workspaces[v]:,} B of workspace")
@@ -249,13 +247,15 @@ class _Story:
             if total:
                 self.say(f"  {total:,} B {what}: {self._buffers(buffers)}")
         if saved:
-            self.say(f"  less {saved:,} B that its output shares with a dying input")
+            self.say(f"  less {saved:,} B that its output shares with {under}")
+
+    def _under(self, network: Network) -> str:
+        """What the output of an overlay lies on."""
+        return "" if network.overlaid is None else self._buffer(network.overlaid.buffer)
 
     def _live(self, b: int, network: Network) -> str:
-        """A node of a path: a buffer, or what keeps the overlay from sharing."""
-        if b >= 0 or network.overlaid is None:
-            return self._buffer(b)
-        return f"the bytes shared with {self.show(self.side.program.buffers[network.overlaid.buffer].name)}, if that lives on"
+        """A node of a path: a buffer, or the input of an overlay, which then does not die."""
+        return self._buffer(b) if b >= 0 else f"{self._under(network)}, if it lives on"
 
     def _buffer(self, b: int) -> str:
         buffer = self.side.program.buffers[b]

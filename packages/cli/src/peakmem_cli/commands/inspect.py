@@ -64,12 +64,14 @@ def command(
             "entry_bytes": program.entry_bytes,
             "constant_bytes": sum(b.size for b in program.buffers if b.kind == "constant"),
             "macs": costs.macs,
+            "advice": list(source.advice),
             "notes": [*source.notes, *seen],
             **({source.frontend: figures} if figures else {}),
         }
     )
     screen.answer(f"{headline + '; ' if headline else ''}{source.quantity} {human(source.predicted_bytes)}, predicted for the order given; {known}")
     if screen.talks:
+        screen.lines(source.advice)
         constants = sum(b.size for b in program.buffers if b.kind == "constant")
         counts = ", ".join(
             f"{n} {what}{'' if n == 1 else 's'}" for n, what in ((len(program), "statement"), (len(program.buffers), "buffer"))

@@ -81,7 +81,7 @@ def _known(result: Result, reached: int) -> str:
 def details(result: Result) -> list[str]:
     """The lines under the answer of ``optimize``."""
     check = result.verification
-    lines = []
+    lines = [*result.model.advice]
     left_out = result.source.realized_offset
     if left_out:
         lines.append(f"{result.source.quantity} leaves out {human(left_out)} of the live_peak")
