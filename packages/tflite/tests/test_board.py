@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 from peakmem.frontends import complete_options
@@ -335,5 +336,7 @@ def test_what_could_help_is_named_where_nothing_else_can(tiny):
 
 def test_integers_need_no_smaller_elements(tiny):
     model = load(tiny.encode(tiny.convolutions()), named=True)
-    assert levers.smaller_elements(model.program, model.graph, "reference", 10**9) == ""
-    assert "cannot help" in levers.recomputation(model.program, model.graph, "reference", 0)
+    best = levers.Best(model.program, model.graph, {}, "reference", 10**9)
+    assert levers.smaller_elements(best) == ""
+    assert "can go no lower" in levers.recomputation(best)
+    assert "cannot help" in levers.recomputation(replace(best, head=0))
