@@ -98,6 +98,7 @@ def order(
     outputs: Iterable[Any] | None = None,
     pinned: Iterable[Any] = (),
     workspace: Mapping[Any, Any] | None = None,
+    overlays: Mapping[Any, Any] | None = None,
     time_limit: float | None = 60.0,
     effort: int | None = None,
     progress: Progress | None = None,
@@ -121,6 +122,10 @@ def order(
         from the beginning and freed after its last use.
     workspace : dict, optional
         Bytes that a statement needs while it runs, beside what it reads and writes.
+    overlays : dict, optional
+        Statements that may write an output on top of one of their inputs where that one is not needed any more:
+        ``{"relu": ("z", ["y"])}``. The output is one that no other statement writes, the inputs are read and not written by the
+        statement, and not pinned. The peaks, the bound and its proof are then over orders and all ways to use this.
     time_limit : float, optional
         Seconds; None for no limit.
     effort : int, optional
@@ -132,7 +137,7 @@ def order(
     InputError
         For sizes that are missing, negative or no whole numbers, names that are unknown, statements that wait for each other.
     """
-    program, names = program_from_graph(graph, sizes, outputs=outputs, pinned=pinned, workspace=workspace)
+    program, names = program_from_graph(graph, sizes, outputs=outputs, pinned=pinned, workspace=workspace, overlays=overlays)
     found = order_program(program, time_limit=time_limit, effort=effort, progress=progress)
     return Ordered(found, tuple(names[v] for v in found.orders[""]))
 

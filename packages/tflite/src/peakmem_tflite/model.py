@@ -306,9 +306,9 @@ class TfliteModel(Model):
         write_atomically(path, self.data, source=self.path, force=force)
 
     def structure(self, other: Model) -> Structure:
-        from peakmem_tflite.structure import compare_graphs
+        from peakmem_tflite.splitcheck import compare_files
 
-        return compare_graphs(self.graph, self.same_kind(other).graph)
+        return compare_files(self.graph, self.same_kind(other).graph)
 
     def verify(self, other: Model, *, progress: Progress | None = None) -> Verification:
         """`verify_within` without a limit but that for a run that does not end; see `peakmem_tflite.measure`."""
