@@ -186,9 +186,8 @@ class TfliteModel(Model):
         if ordering.certificate is None or size != ordering.lower_bound:
             return schedule
         # Neither order nor plan can do better: what else could.
-        ordered = replace(self.lean, data=permute(self.lean, planning.by_subgraph(self.mapped, schedule.orders)))
-        more = levers.sentences(self.program, read(ordered.data, "model"), self.kernels, size)
-        return replace(schedule, notes=(*schedule.notes, *more))
+        best = levers.Best(self.program, self.lean, planning.by_subgraph(self.mapped, schedule.orders), self.kernels, size)
+        return replace(schedule, notes=(*schedule.notes, *levers.sentences(best)))
 
     @property
     def _any_kernels(self) -> bool:
