@@ -62,7 +62,7 @@ def outputs(data: bytes, seed: int) -> list[bytes]:
     """What TFLite Micro computes from random inputs."""
     from tflite_micro import runtime
 
-    interpreter, model = runtime.Interpreter.from_bytes(data), load(data)
+    interpreter, model = runtime.Interpreter.from_bytes(data, arena_size=1 << 23), load(data)
     rng = np.random.default_rng(seed)
     for k, t in enumerate(map(int, main(model).Inputs)):
         extents = shape(model, t)
