@@ -236,6 +236,8 @@ class Splitter:
             op = self.given[p]
             if code(self.model, op) not in ROWS or len(shape(self.model, int(op.Outputs[0]))) != 4 or len(shape(self.model, data_of(self.model, op))) != 4:
                 raise Stuck("not of rows")
+            if code(self.model, op) == "CONCATENATION" and op.BuiltinOptions.Axis not in (3, -1):
+                raise Stuck("joins rows")
         rest = [op for p, op in enumerate(self.given) if not first <= p <= last]
         used = {int(t) for op in rest for t in op.Inputs} | set(map(int, main(self.model).Outputs))
         for t in [t for t in self.region if t in used]:
