@@ -9,7 +9,6 @@ from functools import cached_property
 from peakmem.frontends.splitting import Axis, Part, Region, Rows, Rule, Split, Splittable, Step, exactly
 from peakmem.model import Buffer, Program, Refused, Statement
 
-from peakmem.transform.split.maps import fit
 
 
 @dataclass(frozen=True)
@@ -31,9 +30,14 @@ class Body:
     rules: tuple[Rule, ...]
 
     @cached_property
+    def writes(self) -> tuple[int, ...]:
+        """The buffer that each statement writes."""
+        return tuple(self.source.program.statements[v].writes[0] for v in self.statements)
+
+    @cached_property
     def made(self) -> dict[int, int]:
         """Buffer -> the statement of the region that writes it."""
-        return {self.source.program.statements[v].writes[0]: v for v in self.statements}
+        return dict(zip(self.writes, self.statements))
 
     @cached_property
     def inputs(self) -> tuple[int, ...]:
@@ -109,31 +113,25 @@ class Band:
 def band(region: Body, wanted: dict[int, tuple[int, int]]) -> Band | None:
     """The band that delivers these rows; None where the maps do not allow it.
 
-    Backwards from what is wanted each statement asks for the fewest rows that give its own; forwards, what the kernels
-    make of them is followed. Where rows of two operands are not the same ones, or a kernel's own padding does not fit,
+    Backwards from what is wanted each statement asks for the rows that its own are computed from; forwards, what the
+    kernels make of them is followed. Where operands have not the same rows, or a kernel's own padding does not fit,
     rows are cropped; inputs that begin or end some rows further out often need no crop, so that is tried.
     """
     need: dict[int, tuple[int, int]] = dict(wanted)
-    asked: dict[int, tuple[int, int]] = {}
     slack = 1
     for q in range(len(region.statements) - 1, -1, -1):
-        y = region.source.program.statements[region.statements[q]].writes[0]
+        y = region.writes[q]
         if y not in need:
             continue
         rule = region.rules[q]
         slack = min(8, slack * rule.map.slack)
-        if not rule.banded:
-            continue
-        found = fit(rule.map, *need[y], region.source.extent(rule.banded[0], region.axis))
-        if found is None:
-            return None
-        asked[q] = found
+        a, e = rule.map.need(*need[y])
         for b in rule.banded:
-            a, e = need.get(b, found)
-            need[b] = (min(a, found[0]), max(e, found[1]))
+            low, high = need.get(b, (a, e))
+            need[b] = (min(a, low), max(e, high))
     best: Band | None = None
     for more in sorted(((u, d) for u in range(slack) for d in range(slack)), key=lambda p: (sum(p), p)):
-        trial = _forward(region, wanted, need, asked, more)
+        trial = _forward(region, wanted, need, more)
         if trial is not None and (best is None or trial.crops < best.crops):
             best = trial
         if best is not None and not best.crops:
@@ -145,7 +143,6 @@ def _forward(
     region: Body,
     wanted: dict[int, tuple[int, int]],
     need: dict[int, tuple[int, int]],
-    asked: dict[int, tuple[int, int]],
     more: tuple[int, int],
 ) -> Band | None:
     have: dict[int, Rows] = {}
@@ -154,11 +151,10 @@ def _forward(
             a, e = need[b]
             have[b] = exactly(max(0, a - more[0]), min(region.source.extent(b, region.axis), e + more[1]))
     result = Band(dict(have), [], wanted, 0)
-    for q, v in enumerate(region.statements):
-        y = region.source.program.statements[v].writes[0]
+    for q, rule in enumerate(region.rules):
+        y = region.writes[q]
         if y not in need:
             continue
-        rule = region.rules[q]
         if not rule.banded:
             have[y] = exactly(*need[y])
             result.runs.append((q, {}, have[y]))
@@ -166,17 +162,34 @@ def _forward(
         given = {b: have[b] for b in rule.banded}
         out = _run(rule, given)
         if out is None or not out.holds(*need[y]):
-            a, e = asked[q]
-            given = {b: exactly(a, e) for b in given}
-            if not all(have[b].holds(a, e) for b in given):
+            cropped = _crop(rule, given, need[y])
+            if cropped is None:
                 return None
-            result.crops += sum((have[b].start, have[b].end) != (a, e) for b in given)
-            out = _run(rule, given)
-            if out is None or not out.holds(*need[y]):
-                return None
+            result.crops += sum((have[b].start, have[b].end) != (r.start, r.end) for b, r in cropped[0].items())
+            given, out = cropped
         have[y] = out
         result.runs.append((q, given, out))
     return result
+
+
+def _crop(
+    rule: Rule, have: dict[int, Rows], wanted: tuple[int, int]
+) -> tuple[dict[int, Rows], Rows] | None:
+    """The fewest rows that all operands have and that give what is wanted, and what they give."""
+    a, e = rule.map.need(*wanted)
+    top, bottom = max(r.start for r in have.values()), min(r.end for r in have.values())
+    best: tuple[dict[int, Rows], Rows] | None = None
+    least = bottom - top + 1
+    for start in range(a, max(top, a - 2 * rule.map.slack) - 1, -1):
+        for end in range(e, min(bottom, e + 2 * rule.map.slack) + 1):
+            if end - start >= least:
+                break
+            given = {b: Rows(start, end - start, max(r.low, start), min(r.high, end)) for b, r in have.items()}
+            out = _run(rule, given)
+            if out is not None and out.holds(*wanted):
+                best, least = (given, out), end - start
+                break
+    return best
 
 
 def _run(rule: Rule, given: dict[int, Rows]) -> Rows | None:

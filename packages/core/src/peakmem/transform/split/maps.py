@@ -9,25 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from peakmem.frontends.splitting import RowMap, Rows, exactly
-
-
-def fit(rule: RowMap, low: int, high: int, extent: int) -> tuple[int, int] | None:
-    """The fewest rows ``[a, b)`` of an input of ``extent`` rows from which rows ``[low, high)`` of the output come right.
-
-    None where none do within the map's slack. O(slack squared).
-    """
-    a, b = rule.need(low, high)
-    best: tuple[int, int] | None = None
-    for start in range(a, max(-1, a - 2 * rule.slack - 1), -1):
-        for end in range(b, min(extent, b + 2 * rule.slack) + 1):
-            if best is not None and end - start >= best[1] - best[0]:
-                break
-            found = rule.output(exactly(start, end))
-            if found is not None and found.holds(low, high):
-                best = (start, end)
-                break
-    return best
+from peakmem.frontends.splitting import RowMap, Rows
 
 
 def _clipped(start: int, count: int, low: int, high: int, extent: int) -> Rows | None:
