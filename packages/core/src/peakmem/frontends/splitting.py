@@ -105,7 +105,7 @@ class Step:
     axis: Axis = "rows"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Region:
     """Statements that run in bands together: places ``first`` to ``last`` of the base order, in so many bands."""
 
