@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from peakmem.frontends import Model, Progress, Structure, Verification
-from peakmem.model import Expansion, InputError, Orders, Program, Schedule
+from peakmem.frontends.splitting import Splittable
+from peakmem.model import Expansion, InputError, Orders, Program, Refused, Schedule
 from peakmem.ordering import order_program
 from peakmem.ordering.others import other_orders
 from peakmem.system.files import write_atomically
@@ -323,6 +324,22 @@ class TfliteModel(Model):
             "moved": moved(self.graph, other.graph),
             **(verification.details if verification is not None else {}),
         }
+
+    def splittable(self) -> Splittable:
+        """Its main subgraph; see `peakmem_tflite.bands`.
+
+        Raises
+        ------
+        Refused
+            Where a subgraph runs from several places, or scratch is known of the operators of this very file alone.
+        """
+        from peakmem_tflite.bands import TfliteBands
+
+        if self._shared:
+            raise Refused("a subgraph runs from several places; such a model is left as it is")
+        if not isinstance(self.kernels, str):
+            raise Refused(f"scratch is known from {self.kernels.name} for the operators of this file, and a split file has others; name kernels with --target")
+        return TfliteBands(self)
 
     def snippet(self) -> str:
         """C++ for a device: the arena's size and the operators the resolver must hold."""

@@ -73,12 +73,15 @@ class Searched:
         Split programs that were ordered.
     complete : bool
         Whether the search came to its own end.
+    stopped : bool
+        Ctrl-C ended it.
     """
 
     points: list[Point]
     order: tuple[int, ...]
     trials: int = 0
     complete: bool = True
+    stopped: bool = False
 
 
 def candidates(estimator: Estimator, peak: int, axes: Sequence[Axis], out: Callable[[], bool]) -> list[Candidate]:
@@ -211,8 +214,7 @@ class Search:
 
     def run(self, limit: int = TRIALS) -> Searched:
         say = self.progress or silent
-        points: list[Point] = []
-        complete = True
+        complete, stopped = True, False
         try:
             say("estimating regions")
             estimator = Estimator(self.source, self.order)
@@ -228,9 +230,9 @@ class Search:
             self.improve(limit, say)
             complete = not self.out()
         except KeyboardInterrupt:
-            complete = False
+            complete, stopped = False, True
         points = [p for p in self.seen.values() if p is not None]
-        return Searched(pareto(points), self.order, self.trials, complete)
+        return Searched(pareto(points), self.order, self.trials, complete, stopped)
 
     def out(self) -> bool:
         return self.deadline is not None and time.monotonic() > self.deadline
