@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from peakmem.frontends import Model, Progress, Wanted, certify, run_both
 from peakmem.frontends.splitting import Axis, Region, Split, Splittable
-from peakmem.model import UsageError
+from peakmem.model import Program, UsageError
 from peakmem.ordering import Ordering
 from peakmem.system.progress import silent
 from peakmem.system.sizes import human
@@ -158,6 +158,16 @@ def _reason(source: Splittable, ordering: Ordering, found: Searched, most: int) 
     return f"no regions of it that run in bands were found to need less for {most:,} more MACs{why}"
 
 
+def describe(split: Split, program: Program, *, show: Callable[[str], str] = str) -> list[str]:
+    """The regions of a split, a line each; ``show`` makes what is printed of a statement's name."""
+    lines = []
+    for r in split.regions:
+        names = [show(program.statements[v].name) for v in split.order[r.first : r.last + 1]]
+        what = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} statements)"
+        lines.append(f"{what}: {r.bands} bands of {r.axis}")
+    return lines
+
+
 def by_hand(text: str, bands: int, axis: Axis = "rows") -> Region:
     """``"2..3"`` as a region.
 
@@ -172,4 +182,3 @@ def by_hand(text: str, bands: int, axis: Axis = "rows") -> Region:
     return Region(int(first), int(last) if dots else int(first), bands, axis)
 
 
-__all__ = ["DEFAULT_MACS", "by_hand", "split"]
