@@ -99,13 +99,16 @@ class TfliteBands(Splittable):
         return self.model.graph.data[at : at + count]
 
     def extent(self, buffer: int, axis: Axis) -> int:
-        shape = self.main.tensors[self.tensor_of[buffer]].shape
-        d = dimension(shape, axis)
-        return shape[d] if d is not None else 0
+        return self._extents[axis][buffer]
+
+    @cached_property
+    def _extents(self) -> dict[Axis, list[int]]:
+        shapes = [self.main.tensors[t].shape for t in self.tensor_of]
+        axes: tuple[Axis, Axis] = ("rows", "channels")
+        return {axis: [0 if (d := dimension(s, axis)) is None else s[d] for s in shapes] for axis in axes}
 
     def size(self, buffer: int, axis: Axis, count: int) -> int:
-        tensor = self.main.tensors[self.tensor_of[buffer]]
-        return rounded(resized(tensor, axis, count).size)
+        return rounded(self.main.tensors[self.tensor_of[buffer]].size // self._extents[axis][buffer] * count)
 
     def rule(self, statement: int, axis: Axis) -> Rule | str:
         kernel = self.kernel(statement, axis)

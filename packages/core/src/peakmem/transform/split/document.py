@@ -115,9 +115,8 @@ class Splitting:
 
     def _split(self) -> dict[str, Any]:
         names = [s.name for s in self.source.program.statements]
-        order = self.split.order if self.split is not None else self.search.order if self.search is not None else ()
 
-        def region(r: Region) -> dict[str, Any]:
+        def region(order: tuple[int, ...], r: Region) -> dict[str, Any]:
             return {"statements": [names[v] for v in order[r.first : r.last + 1]], "bands": r.bands, "axis": r.axis}
 
         return {
@@ -131,13 +130,13 @@ class Splitting:
                 "optimal": self.unsplit_optimal,
                 "certificate": self.ordering.certificate.to_json() if self.ordering.certificate else None,
             },
-            "regions": [region(r) for r in self.split.regions] if self.split is not None else [],
+            "regions": [region(self.split.order, r) for r in self.split.regions] if self.split is not None else [],
             "extra_macs": self.split.extra_macs if self.split is not None else None,
             "statements": len(self.split.steps) if self.split is not None else None,
             "front": [
                 {
                     "live_peak": p.peak, "extra_macs": p.extra_macs, "statements": len(names) + p.added,
-                    "regions": [region(r) for r in p.regions],
+                    "regions": [region(p.order, r) for r in p.regions],
                 }
                 for p in self.search.points
             ] if self.search is not None else [],

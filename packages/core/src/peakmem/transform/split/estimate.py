@@ -76,6 +76,12 @@ class Shape:
         return self.estimator.live_across(self.body, self.first, self.last)
 
     @cached_property
+    def joined(self) -> int:
+        """Bytes while the bands are joined, the largest output first: no number of bands needs less. O(buffers)."""
+        sizes = [self.estimator.source.program.buffers[b].size for b in self.body.outputs]
+        return self.around[0] + sum(sizes) + max(sizes)
+
+    @cached_property
     def macs(self) -> int:
         """Of the statements run whole."""
         return sum(self.estimator.source.program.statements[v].cost for v in self.body.statements)
@@ -115,14 +121,7 @@ class Shape:
         best = min(
             max(going[k - 1] if k else 0, ending + done[k] + left[k], rest[k]) for k in range(n)
         )
-        whole = sum(source.program.buffers[b].size for b in self.body.outputs)
-        best = max(best, done[n] + whole if len(self.body.outputs) == 1 else self._joins(done[n]))
-        return Candidate(self.first, self.last, bands, axis, across + best, macs - self.macs)
-
-    def _joins(self, pieces: int) -> int:
-        """The most that is held while the outputs are joined, one after the other, the largest first."""
-        sizes = sorted((self.estimator.source.program.buffers[b].size for b in self.body.outputs), reverse=True)
-        return pieces + sizes[0]
+        return Candidate(self.first, self.last, bands, axis, max(across + best, self.joined), macs - self.macs)
 
     def _one(self, worked: Band) -> tuple[int, int, int, int]:
         """Bytes of its cuts, the most it holds, bytes of what it delivers, MACs."""

@@ -11,6 +11,10 @@ from peakmem.model import Buffer, Program, Refused, Statement
 
 
 
+MOST_SLACK = 4
+"""Rows by which inputs of a band are tried to begin or end further out, each."""
+
+
 @dataclass(frozen=True)
 class Body:
     """Consecutive statements of the base order that can run in bands, looked at once.
@@ -124,16 +128,14 @@ def band(region: Body, wanted: dict[int, tuple[int, int]]) -> Band | None:
         if y not in need:
             continue
         rule = region.rules[q]
-        slack = min(8, slack * rule.map.slack)
+        slack = min(MOST_SLACK, slack * rule.map.slack)
         a, e = rule.map.need(*need[y])
         for b in rule.banded:
             low, high = need.get(b, (a, e))
             need[b] = (min(a, low), max(e, high))
     best: Band | None = None
     for more in sorted(((u, d) for u in range(slack) for d in range(slack)), key=lambda p: (sum(p), p)):
-        trial = _forward(region, wanted, need, more)
-        if trial is not None and (best is None or trial.crops < best.crops):
-            best = trial
+        best = _forward(region, wanted, need, more, best.crops if best is not None else None) or best
         if best is not None and not best.crops:
             break
     return best
@@ -144,7 +146,9 @@ def _forward(
     wanted: dict[int, tuple[int, int]],
     need: dict[int, tuple[int, int]],
     more: tuple[int, int],
+    below: int | None,
 ) -> Band | None:
+    """The band whose inputs begin and end so many rows further out, if it needs fewer crops than ``below``."""
     have: dict[int, Rows] = {}
     for b in region.inputs:
         if b in need:
@@ -166,6 +170,8 @@ def _forward(
             if cropped is None:
                 return None
             result.crops += sum((have[b].start, have[b].end) != (r.start, r.end) for b, r in cropped[0].items())
+            if below is not None and result.crops >= below:
+                return None
             given, out = cropped
         have[y] = out
         result.runs.append((q, given, out))
@@ -194,10 +200,14 @@ def _crop(
 
 def _run(rule: Rule, given: dict[int, Rows]) -> Rows | None:
     """The band of the output, if all operands stand for the same rows."""
-    if len({(rows.start, rows.count) for rows in given.values()}) > 1:
-        return None
-    low, high = max(r.low for r in given.values()), min(r.high for r in given.values())
-    first = next(iter(given.values()))
+    first, *others = given.values()
+    if not others:
+        return rule.map.output(first)
+    low, high = first.low, first.high
+    for rows in others:
+        if rows.start != first.start or rows.count != first.count:
+            return None
+        low, high = max(low, rows.low), min(high, rows.high)
     return rule.map.output(Rows(first.start, first.count, low, high)) if low < high else None
 
 

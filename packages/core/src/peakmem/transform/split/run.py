@@ -12,6 +12,7 @@ from peakmem.ordering import Ordering
 from peakmem.system.progress import silent
 from peakmem.system.sizes import human
 from peakmem.transform.recompute.reruns import parse_extra_macs
+from peakmem.transform.split.bases import base_orders
 from peakmem.transform.split.document import Splitting
 from peakmem.transform.split.layout import lay_out
 from peakmem.transform.split.search import Point, Search, Searched
@@ -82,12 +83,12 @@ def split(
     else:
         since = time.monotonic()
         result.search = Search(
-            source, ordering.orders[""], ordering.peak, most, goal=target_peak or 0, axes=tuple(axes),
+            source, base_orders(source, ordering.orders[""]), ordering.peak, most, goal=target_peak or 0, axes=tuple(axes),
             deadline=None if deadline is None else deadline - 0.25 * (time_limit or 0.0), progress=progress,
         ).run()  # fmt: skip
         result.interrupted = result.search.stopped
         result.seconds["search"] = time.monotonic() - since
-        chosen = [lay_out(source, result.search.order, p.regions) for p in _candidates(result)]
+        chosen = [lay_out(source, p.order, p.regions) for p in _candidates(result)]
         if not chosen:
             result.reason = _reason(source, ordering, result.search, most)
     if not chosen or not realize:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from peakmem.frontends.splitting import Axis, Region, Split, Splittable
+from peakmem.frontends.splitting import Axis, Region, Splittable
 from peakmem.model import Program, Refused
 from peakmem.ordering.meter import Meter
 from peakmem.ordering.portfolio import Solver
@@ -21,13 +21,16 @@ from peakmem.system.progress import Progress, silent
 from peakmem.transform.split.estimate import Candidate, Estimator
 from peakmem.transform.split.layout import lay_out
 
-BANDS = (2, 3, 4, 5, 6, 7, 8, 9, 10)
+BANDS = (2, 3, 4, 5, 7, 10)
 """Numbers of bands that are estimated; small changes go beyond them."""
+
+MISSES = 2
+"""Numbers of bands in a row that gain nothing, after which no more are estimated for a region."""
 
 LONGEST = 16
 """Statements of a region."""
 
-WORTH = 0.35
+WORTH = 0.5
 """A region is looked at only where the unsplit program holds this share of its peak."""
 
 THRESHOLDS = 40
@@ -52,12 +55,15 @@ class Point:
     added : int
         Statements more than in the original.
     regions : tuple of Region
+    order : tuple of int
+        The base order that regions count by.
     """
 
     peak: int
     extra_macs: int
     added: int
     regions: tuple[Region, ...]
+    order: tuple[int, ...] = ()
 
 
 @dataclass
@@ -67,8 +73,6 @@ class Searched:
     Attributes
     ----------
     points : list of Point
-    order : tuple of int
-        The base order that regions count by.
     trials : int
         Split programs that were ordered.
     complete : bool
@@ -78,7 +82,6 @@ class Searched:
     """
 
     points: list[Point]
-    order: tuple[int, ...]
     trials: int = 0
     complete: bool = True
     stopped: bool = False
@@ -103,13 +106,19 @@ def candidates(estimator: Estimator, peak: int, axes: Sequence[Axis], out: Calla
                     continue
                 if hot < WORTH * peak:
                     continue
-                if shape.around[0] >= peak:
+                if shape.joined >= peak:
                     continue
                 here: list[Candidate] = []
+                misses = 0
                 for bands in BANDS:
                     one = shape.in_bands(bands)
                     if one is not None and one.peak < peak and all(one.peak < c.peak or one.extra < c.extra for c in here):
                         here.append(one)
+                        misses = 0
+                    else:
+                        misses += 1
+                    if misses == MISSES:
+                        break
                 found += here
             if out():
                 return found
@@ -188,10 +197,10 @@ class Search:
     Parameters
     ----------
     source : Splittable
-    order : sequence of int
-        The base order: the best one of the unsplit program.
+    orders : sequence of sequence of int
+        Base orders, whose consecutive statements may be regions: the best one of the unsplit program, and others.
     peak : int
-        Its live peak in bytes.
+        Live peak of the best order in bytes.
     most : int
         MACs that may be added.
     goal : int
@@ -202,73 +211,80 @@ class Search:
     """
 
     source: Splittable
-    order: tuple[int, ...]
+    orders: Sequence[tuple[int, ...]]
     peak: int
     most: int
     goal: int = 0
     axes: Sequence[Axis] = ("rows", "channels")
     deadline: float | None = None
     progress: Progress | None = None
-    seen: dict[tuple[Region, ...], Point | None] = field(default_factory=dict)
+    seen: dict[tuple[tuple[int, ...], tuple[Region, ...]], Point | None] = field(default_factory=dict)
     trials: int = 0
 
     def run(self, limit: int = TRIALS) -> Searched:
+        """Search until nothing is better, the trials are used up, the time is, or Ctrl-C."""
         say = self.progress or silent
         complete, stopped = True, False
         try:
             say("estimating regions")
-            estimator = Estimator(self.source, self.order)
-            found = candidates(estimator, self.peak, self.axes, self.out)
-            front = list(estimated_front(estimator, found, self.peak))
+            within: list[tuple[int, int, tuple[int, ...], tuple[Region, ...]]] = []
+            for order in dict.fromkeys(map(tuple, self.orders)):
+                estimator = Estimator(self.source, order)
+                found = candidates(estimator, self.peak, self.axes, self.out)
+                front = estimated_front(estimator, found, self.peak)
+                within += [(level, macs, order, regions) for level, macs, regions in front if macs <= self.most]
             # The lowest within the limit first: they are the ones asked for.
-            within = [row for row in front if row[1] <= self.most]
-            for _, _, regions in sorted(within, key=lambda row: row[:2]):
+            for _, _, order, regions in sorted(within, key=lambda row: row[:2]):
                 if self.trials >= limit // 2 or self.out():
                     break
-                self.look(regions)
+                self.look(order, regions)
                 say(f"ordering split programs: {self.trials}, best {self.lowest():,} B")
             self.improve(limit, say)
             complete = not self.out()
         except KeyboardInterrupt:
             complete, stopped = False, True
-        points = [p for p in self.seen.values() if p is not None]
-        return Searched(pareto(points), self.order, self.trials, complete, stopped)
+        return Searched(pareto(self.points), self.trials, complete, stopped)
+
+    @property
+    def points(self) -> list[Point]:
+        return [p for p in self.seen.values() if p is not None]
 
     def out(self) -> bool:
         return self.deadline is not None and time.monotonic() > self.deadline
 
     def lowest(self) -> int:
-        return min((p.peak for p in self.seen.values() if p is not None and p.extra_macs <= self.most), default=self.peak)
+        return min((p.peak for p in self.points), default=self.peak)
 
-    def look(self, regions: tuple[Region, ...]) -> Point | None:
-        """What the split program needs, ordered; None where it cannot be."""
-        regions = tuple(sorted(regions, key=lambda r: r.first))
-        if regions in self.seen:
-            return self.seen[regions]
+    def look(self, order: tuple[int, ...], regions: tuple[Region, ...]) -> Point | None:
+        """What the split program needs, ordered; None where it cannot be or costs too much."""
+        regions = tuple(sorted(regions))
+        if (order, regions) in self.seen:
+            return self.seen[order, regions]
         point = None
         try:
-            split = lay_out(self.source, self.order, regions)
+            split = lay_out(self.source, order, regions)
         except Refused:
             split = None
         if split is not None and split.extra_macs <= self.most:
             self.trials += 1
-            point = Point(live_peak(split.program, deadline=self.deadline), split.extra_macs, added(self.source, split), regions)
-        self.seen[regions] = point
+            peak = live_peak(split.program, deadline=self.deadline)
+            point = Point(peak, split.extra_macs, len(split.steps) - len(order), regions, order)
+        self.seen[order, regions] = point
         return point
 
     def improve(self, limit: int, say: Progress) -> None:
-        """Small changes to the best points, as long as one of them is better."""
-        tried: set[tuple[Region, ...]] = set()
+        """Small changes to the points of the front, the lowest first, as long as any is better."""
+        tried: set[tuple[tuple[int, ...], tuple[Region, ...]]] = set()
         while self.trials < limit and not self.out():
-            points = pareto([p for p in self.seen.values() if p is not None])
-            best = next((p for p in reversed(points) if p.regions not in tried), None)
+            front = pareto(self.points)
+            best = next((p for p in reversed(front) if (p.order, p.regions) not in tried), None)
             if best is None or (self.goal and best.peak <= self.goal):
                 return
-            tried.add(best.regions)
-            for regions in neighbours(best.regions, len(self.order)):
+            tried.add((best.order, best.regions))
+            for regions in neighbours(best.regions, len(best.order)):
                 if self.trials >= limit or self.out():
                     return
-                found = self.look(regions)
+                found = self.look(best.order, regions)
                 say(f"ordering split programs: {self.trials}, best {self.lowest():,} B")
                 if found is not None and (found.peak, found.extra_macs) < (best.peak, best.extra_macs):
                     break
@@ -300,11 +316,7 @@ def neighbours(regions: tuple[Region, ...], length: int) -> Iterator[tuple[Regio
 def pareto(points: Sequence[Point]) -> list[Point]:
     """Those than which none is lower for as few MACs; cheapest first, equal ones by fewest statements."""
     kept: list[Point] = []
-    for p in sorted(points, key=lambda p: (p.extra_macs, p.peak, p.added, p.regions)):
+    for p in sorted(points, key=lambda p: (p.extra_macs, p.peak, p.added, p.regions, p.order)):
         if not kept or p.peak < kept[-1].peak:
             kept.append(p)
     return kept
-
-
-def added(source: Splittable, split: Split) -> int:
-    return len(split.steps) - len(source.program)
