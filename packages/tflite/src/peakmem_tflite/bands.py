@@ -10,21 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-from peakmem.frontends.splitting import Axis, RowMap, Rule, Split, Splittable
+from peakmem.frontends.splitting import Axis, RowMap, Rule, Splittable
+from peakmem.model import Program
 from peakmem.transform.split.maps import Free, Magnify, Pad, Same, Scatter, Shrink, Window
 
 from peakmem_tflite.build import buffer_names
 from peakmem_tflite.enlarge import operator_tables
 from peakmem_tflite.flatbuffer import Flat, Table
-from peakmem_tflite.graph import Operator, Subgraph, Tensor
+from peakmem_tflite.graph import Graph, Operator, Subgraph, Tensor
 from peakmem_tflite.macs import macs
 from peakmem_tflite.scratch import rounded
-from peakmem_tflite.targets import requests
-
-if TYPE_CHECKING:
-    from peakmem_tflite.model import TfliteModel
+from peakmem_tflite.targets import Target, requests
 
 TYPES = frozenset({"FLOAT32", "INT8", "INT16"})
 """Element types that the operators below, STRIDED_SLICE and CONCATENATION are known to keep."""
@@ -69,34 +66,36 @@ class TfliteBands(Splittable):
     cut = "STRIDED_SLICE"
     join = "CONCATENATION"
     most_joined = 10
+    overhead = 224  # of the arena's tail on 32-bit devices: an operator, its tensors and their part of the planner's lists
 
-    def __init__(self, model: TfliteModel) -> None:
-        self.model = model
-        self.program = model.program
-        self.main: Subgraph = model.graph.subgraphs[0]
-        index = {name: t for t, name in enumerate(buffer_names(model.graph, 0))}
+    def __init__(self, graph: Graph, program: Program, kernels: Target) -> None:
+        self.graph = graph
+        self.program = program
+        self.kernels = kernels
+        self.main: Subgraph = graph.subgraphs[0]
+        index = {name: t for t, name in enumerate(buffer_names(graph, 0))}
         self.tensor_of = [index[b.name] for b in self.program.buffers]
         self.buffer_of = {t: b for b, t in enumerate(self.tensor_of)}
-        self.strict = isinstance(model.kernels, str) and model.kernels.startswith("esp-nn")
+        self.strict = isinstance(kernels, str) and kernels.startswith("esp-nn")
         self._kernels: dict[tuple[int, Axis], Kernel | str] = {}
         self._prices: dict[object, tuple[int, int]] = {}
 
     @cached_property
     def tables(self) -> list[Table]:
-        return operator_tables(self.model.graph)
+        return operator_tables(self.graph)
 
     @cached_property
     def tensor_tables(self) -> list[Table]:
-        return Flat(self.model.graph.data, "model").root().children(2, "subgraph")[0].children(0, "tensor")
+        return Flat(self.graph.data, "model").root().children(2, "subgraph")[0].children(0, "tensor")
 
     @cached_property
     def _buffers(self) -> list[Table]:
-        return Flat(self.model.graph.data, "model").root().children(4, "buffer")
+        return Flat(self.graph.data, "model").root().children(4, "buffer")
 
     def data(self, tensor: int) -> bytes:
         """What a constant holds."""
         at, count = self._buffers[self.main.tensors[tensor].buffer].vector(0, 1, "buffer")
-        return self.model.graph.data[at : at + count]
+        return self.graph.data[at : at + count]
 
     def extent(self, buffer: int, axis: Axis) -> int:
         return self._extents[axis][buffer]
@@ -142,14 +141,9 @@ class TfliteBands(Splittable):
                 outputs=tuple(range(len(op.inputs), len(tensors))),
             )
             small = replace(self.main, tensors=tuple(tensors))
-            found = sum(requests(self.model.kernels, 0, small, here)), macs(small, here)
+            found = sum(requests(self.kernels, 0, small, here)), macs(small, here)
             self._prices[key] = found
         return found
-
-    def write(self, split: Split) -> TfliteModel:
-        from peakmem_tflite.splitwrite import write
-
-        return write(self, split)
 
     # -- which operators --------------------------------------------------------------------------------------
 
@@ -350,13 +344,13 @@ class TfliteBands(Splittable):
         """Whether an operand is a constant of whole bytes, densely stored, in the file."""
         tensor = self._constant(op, place)
         dense = tensor is not None and not self.tensor_tables[op.inputs[place]].target(6)
-        return dense and tensor is not None and tensor.type != "INT4" and not self.model.graph.external
+        return dense and tensor is not None and tensor.type != "INT4" and not self.graph.external
 
     def _numbers(self, op: Operator, place: int) -> tuple[int, ...] | None:
         """A constant of whole numbers."""
         tensor = self._constant(op, place)
         width = {"INT32": 4, "INT64": 8}.get(tensor.type, 0) if tensor is not None else 0
-        if not width or self.model.graph.external:
+        if not width or self.graph.external:
             return None
         data = self.data(op.inputs[place])
         return tuple(int.from_bytes(data[i : i + width], "little", signed=True) for i in range(0, len(data), width))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from peakmem.frontends import Model, Progress, Structure, Verification
-from peakmem.frontends.splitting import Splittable
+from peakmem.frontends.splitting import Split, Splittable
 from peakmem.model import Expansion, InputError, Orders, Program, Refused, Schedule
 from peakmem.ordering import order_program
 from peakmem.ordering.others import other_orders
@@ -339,7 +339,16 @@ class TfliteModel(Model):
             raise Refused("a subgraph runs from several places; such a model is left as it is")
         if not isinstance(self.kernels, str):
             raise Refused(f"scratch is known from {self.kernels.name} for the operators of this file, and a split file has others; name kernels with --target")
-        return TfliteBands(self)
+        return TfliteBands(self.graph, self.program, self.kernels)
+
+    def apply_split(self, split: Split) -> TfliteModel:
+        """The file split, its operators in the given order of the split program, no plan; see `peakmem_tflite.splitwrite`."""
+        from peakmem_tflite.bands import TfliteBands
+        from peakmem_tflite.splitwrite import check_program, write
+
+        made = self._made(write(TfliteBands(self.graph, self.program, self.kernels), split))
+        check_program(split, made.program)
+        return made
 
     def snippet(self) -> str:
         """C++ for a device: the arena's size and the operators the resolver must hold."""

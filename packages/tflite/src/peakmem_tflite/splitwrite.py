@@ -10,22 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from peakmem.frontends.splitting import Split, Step
-from peakmem.model import InputError
+from peakmem.model import InputError, Program
 
 from peakmem_tflite.bands import TfliteBands, dimension
-from peakmem_tflite.build import buffer_names
 from peakmem_tflite.enlarge import INPUTS, OUTPUTS
 from peakmem_tflite.flatbuffer import Flat, Table
 from peakmem_tflite.graph import PLAN_NAME, Graph
 from peakmem_tflite.prefix import MODEL, OPERATOR, SUBGRAPH, TENSOR, Layout, Prefix
 from peakmem_tflite.reader import read
 from peakmem_tflite.rewrite import entries_without_plan
-
-if TYPE_CHECKING:
-    from peakmem_tflite.model import TfliteModel
 
 _CODES, _SUBGRAPHS, _BUFFERS, _METADATA = 1, 2, 4, 6
 _TENSORS, _OPERATORS = 0, 3
@@ -38,19 +33,15 @@ _STRIDED_SLICE, _CONCATENATION = (45, 32), (2, 10)
 _INT32 = 2
 
 
-def write(bands: TfliteBands, split: Split) -> TfliteModel:
-    """The model split, its operators in the given order of the split program, without a plan.
+def write(bands: TfliteBands, split: Split) -> Graph:
+    """The file split, its operators in the given order of the split program, without a plan; read again and checked.
 
     Raises
     ------
     InputError
-        When a table has fields this version cannot copy, or the file that was made is not the split program.
+        When a table has fields this version cannot copy.
     """
-    model = bands.model
-    data = _Writing(bands, split).file()
-    made = model._made(check(model.graph, read(data, "the split model")))
-    _same_program(bands, split, made)
-    return made
+    return check(bands.graph, read(_Writing(bands, split).file(), "the split model"))
 
 
 def check(old: Graph, new: Graph) -> Graph:
@@ -63,9 +54,15 @@ def check(old: Graph, new: Graph) -> Graph:
     return new
 
 
-def _same_program(bands: TfliteBands, split: Split, made: TfliteModel) -> None:
-    """What was written is what was planned: operator by operator the same, as large, on the same buffers."""
-    wanted, found = split.program, made.program
+def check_program(split: Split, found: Program) -> None:
+    """Whether what was written is what was planned: operator by operator the same, as large, on the same buffers.
+
+    Raises
+    ------
+    InputError
+        When it is not, which means a fault in peakmem.
+    """
+    wanted = split.program
     alike: dict[int, int] = {}
     fault = len(wanted) != len(found)
     for a, b in zip(wanted.statements, found.statements):
@@ -99,7 +96,7 @@ class _Writing:
     _constants: dict[object, int] = field(default_factory=dict)
 
     def file(self) -> bytes:
-        bands, graph = self.bands, self.bands.model.graph
+        bands, graph = self.bands, self.bands.graph
         main = bands.main
         self.tables = bands.tables
         count = len(bands.program.buffers)
@@ -168,22 +165,21 @@ class _Writing:
             start = whole[1][0] - whole[0][0]
             begin, end = [0] * len(shape), list(shape)
             begin[d], end[d] = start, start + whole[1][1]
-            inputs = (self.value[source], self._ints(begin), self._ints(end), self._ints([1] * len(shape)))
-            return _Row(inputs, outputs, code=self._code(*_STRIDED_SLICE[:1], self._kind_of(source)), options=_STRIDED_SLICE[1])
+            numbers = [self._ints(values) for values in (begin, end, [1] * len(shape))]
+            return _Row((self.value[source], *numbers), outputs, code=self._code(_STRIDED_SLICE[0], self._kind_of(source)), options=_STRIDED_SLICE[1])
         if step.kind == "join":
             shape = self._shape(outputs[0])
             d = dimension(shape, step.axis)
             assert d is not None
-            inputs = tuple(self.value[b] for b in step.reads)
             kind = self._kind_of(step.reads[0])
-            return _Row(inputs, outputs, code=self._code(_CONCATENATION[0], kind), options=_CONCATENATION[1], along=d)
+            return _Row(tuple(self.value[b] for b in step.reads), outputs, code=self._code(_CONCATENATION[0], kind), options=_CONCATENATION[1], along=d)
         kernel = bands.kernel(step.statement, step.axis)
         assert not isinstance(kernel, str)
         op = main.operators[step.statement]
         original = bands.program.statements[step.statement]
         given = {bands.tensor_of[b]: self.value[new] for b, new in zip(original.reads, step.reads)}
         start, count = whole[-1]
-        inputs = []
+        inputs: list[int] = []
         for place, t in enumerate(op.inputs):
             if place in kernel.cuts:
                 t = self._cut(t, kernel.cuts[place], start, count)
@@ -210,7 +206,7 @@ class _Writing:
     def _code(self, number: int, kind: str) -> int:
         """The operator code with this number, of the version that first took such elements."""
         version = {"FLOAT32": 1, "INT8": 2}.get(kind, 3 if number == _CONCATENATION[0] else 4)
-        old = Flat(self.bands.model.graph.data, "model").root().children(_CODES, "operator code")
+        old = Flat(self.bands.graph.data, "model").root().children(_CODES, "operator code")
         for k, table in enumerate(old):
             if max(table.scalar(0, "b"), table.scalar(3, "i")) == number and table.scalar(2, "i", 1) >= version:
                 return k
@@ -260,7 +256,7 @@ class _Writing:
         for k, row in enumerate(rows):
             if not row.kept:
                 _operator_table(out, k, row, place)
-        for k, content in enumerate(data):
+        for k in range(len(data)):
             out.table(f"buffer {k}", [4])
             out.distance(f"data {k}")
         for k, content in enumerate(data):

@@ -27,7 +27,7 @@ from peakmem_cli.pages import Page, check_page, write_page
 from peakmem_cli.screen import Screen, shorten
 
 if TYPE_CHECKING:
-    from peakmem.transform.split import Region, Splitting
+    from peakmem.transform.split import Objective, Region, Splitting
 
 LISTED = 40
 """Points of the front that are shown."""
@@ -47,6 +47,10 @@ def command(
         int | None,
         typer.Option("--target-peak", metavar="SIZE", parser=size, help="Choose the split of fewest MACs that needs no more."),
     ] = None,
+    objective: Annotated[
+        str,
+        typer.Option("--objective", metavar="peak|arena", help="What is to be small; 'arena' also counts what further operators take, estimated."),
+    ] = "peak",
     region: Annotated[
         list[str] | None,
         typer.Option("--region", metavar="A..B", help="Split operators A to B and search nothing; A..B:channels cuts channels; repeatable."),
@@ -70,14 +74,17 @@ def command(
     check_page(report)
     if plot is not None and plot.suffix.lower() != ".svg":
         raise UsageError(f"--plot: {plot} is not a .svg file; the front is drawn as SVG, which browsers show")
+    if objective not in ("peak", "arena"):
+        raise UsageError(f"--objective: {objective!r} is not one of peak, arena")
     wanted = regions(region or [], bands or [])
     if wanted and (max_extra_macs is not None or target_peak is not None or plot is not None):
         raise UsageError("--region: goes with none of --max-extra-macs, --target-peak and --plot, since nothing is searched then")
     check_outputs(model, output, plot, report, force=force)
     screen = Screen(as_json=json, quiet=quiet)
     found = look(
-        model, options, frontend, time_limit, no_measure, screen, wanted=wanted, max_extra_macs=max_extra_macs, target_peak=target_peak
-    )
+        model, options, frontend, time_limit, no_measure, screen, wanted=wanted, max_extra_macs=max_extra_macs, target_peak=target_peak,
+        objective="arena" if objective == "arena" else "peak",
+    )  # fmt: skip
     failures = found.verification.failures if found.verification is not None else ()
     written = None
     if output is not None and found.model is not None and not failures:
@@ -111,6 +118,7 @@ def regions(texts: list[str], bands: list[int]) -> list[Region]:
 def look(
     model: Path, options: dict[str, object], frontend: str | None, time_limit: float, no_measure: bool, screen: Screen, *,
     wanted: list[Region] | None = None, max_extra_macs: str | None = None, target_peak: int | None = None,
+    objective: Objective = "peak",
 ) -> Splitting:  # fmt: skip
     """Read the model and split it; a result is there when this returns."""
     import peakmem
@@ -119,8 +127,8 @@ def look(
     source = peakmem.load(model, frontend=frontend, **options)
     with screen.progress() as progress:
         found = peakmem.split(
-            source, max_extra_macs=max_extra_macs, target_peak=target_peak, regions=wanted or None, measure=measure,
-            time_limit=limit(time_limit), progress=progress,
+            source, max_extra_macs=max_extra_macs, target_peak=target_peak, objective=objective, regions=wanted or None,
+            measure=measure, time_limit=limit(time_limit), progress=progress,
         )  # fmt: skip
     screen.result_is_there()
     return found

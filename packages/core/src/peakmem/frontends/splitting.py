@@ -10,11 +10,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from peakmem.frontends.contract import Model
-    from peakmem.model import Program
+from peakmem.model import Program
 
 Axis = Literal["rows", "channels"]
 
@@ -152,12 +150,15 @@ class Splittable(ABC):
         Operators that take rows out and put bands together.
     most_joined : int
         Operands that one join takes.
+    overhead : int
+        Bytes that one more statement costs the runtime beside the realized quantity, about.
     """
 
     program: Program
     cut: str
     join: str
     most_joined: int
+    overhead: int
 
     @abstractmethod
     def extent(self, buffer: int, axis: Axis) -> int:
@@ -186,7 +187,3 @@ class Splittable(ABC):
         count : int
             Rows it computes.
         """
-
-    @abstractmethod
-    def write(self, split: Split) -> Model:
-        """The artifact split, in the given order of ``split.program``; checked statically before it is returned."""

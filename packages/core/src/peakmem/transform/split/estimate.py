@@ -96,7 +96,7 @@ class Shape:
         cuts = self.body.cuts(bands)
         if cuts is None:
             return None
-        source, axis = self.estimator.source, self.body.axis
+        axis = self.body.axis
         across, ending = self.around
         cut: list[int] = []  # bytes of each band's cuts
         inner: list[int] = []  # the most that a band holds while it runs, its cuts included
@@ -113,7 +113,7 @@ class Shape:
             macs += cost
         n = len(cuts)
         done = [0, *accumulate(pieces)]
-        left = [*accumulate(reversed(cut))][::-1] + [0]  # cuts of band k and all behind it
+        left = [*[*accumulate(reversed(cut))][::-1], 0]  # cuts of band k and all behind it
         going = [*accumulate((ending + done[k] + max(inner[k], cut[k]) for k in range(n)), max)]
         rest = [0] * (n + 1)
         for k in range(n - 1, -1, -1):

@@ -9,8 +9,6 @@ from functools import cached_property
 from peakmem.frontends.splitting import Axis, Part, Region, Rows, Rule, Split, Splittable, Step, exactly
 from peakmem.model import Buffer, Program, Refused, Statement
 
-
-
 MOST_SLACK = 4
 """Rows by which inputs of a band are tried to begin or end further out, each."""
 

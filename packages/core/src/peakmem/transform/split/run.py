@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from peakmem.frontends import Model, Progress, Wanted, certify, run_both
 from peakmem.frontends.splitting import Axis, Region, Split, Splittable
@@ -17,6 +18,8 @@ from peakmem.transform.split.document import Splitting
 from peakmem.transform.split.layout import lay_out
 from peakmem.transform.split.search import Point, Search, Searched
 
+Objective = Literal["peak", "arena"]
+
 DEFAULT_MACS = "10%"
 """What a split may cost where nothing else is said."""
 
@@ -29,6 +32,7 @@ def split(
     *,
     max_extra_macs: str | None = None,
     target_peak: int | None = None,
+    objective: Objective = "peak",
     regions: Sequence[Region] | None = None,
     axes: Sequence[Axis] = ("rows", "channels"),
     realize: bool = True,
@@ -45,6 +49,8 @@ def split(
         ``"2%"`` of the program's MACs, or a number: what rows computed twice may cost; 10 % if not given.
     target_peak : int, optional
         Bytes: the split of fewest MACs that needs no more is chosen. Without it the one that needs least.
+    objective : {"peak", "arena"}
+        What is to be small: the live peak, or that and what the runtime keeps for each further operator, as estimated.
     regions : sequence of Region, optional
         Split exactly these, by places in the order of the artifact, instead of searching.
     axes : sequence of {"rows", "channels"}
@@ -83,7 +89,8 @@ def split(
     else:
         since = time.monotonic()
         result.search = Search(
-            source, base_orders(source, ordering.orders[""]), ordering.peak, most, goal=target_peak or 0, axes=tuple(axes),
+            source, base_orders(source, ordering.orders[""]), ordering.peak, most, goal=target_peak or 0,
+            weight=source.overhead if objective == "arena" else 0, axes=tuple(axes),
             deadline=None if deadline is None else deadline - 0.25 * (time_limit or 0.0), progress=progress,
         ).run()  # fmt: skip
         result.interrupted = result.search.stopped
@@ -97,10 +104,10 @@ def split(
     say("ordering the split program")
     try:
         for one in chosen:
-            _realize(result, source, one, deadline, progress)
-            if result.model is not None and result.reordering is not None:
-                if result.model.predicted_bytes + model.realized_offset <= result.reordering.peak:
-                    break
+            _realize(result, one, deadline, progress)
+            at, ordered = result.model, result.reordering
+            if at is not None and ordered is not None and at.predicted_bytes + model.realized_offset <= ordered.peak:
+                break
     except KeyboardInterrupt:
         result.interrupted = True
         result.reason = result.reason or "interrupted before the split was written"
@@ -121,12 +128,10 @@ def _candidates(result: Splitting) -> list[Point]:
     return points[:REALIZED]
 
 
-def _realize(
-    result: Splitting, source: Splittable, one: Split, deadline: float | None, progress: Progress | None
-) -> None:
+def _realize(result: Splitting, one: Split, deadline: float | None, progress: Progress | None) -> None:
     """Write one split, order and plan it; it becomes the result if it is the smallest so far."""
     model = result.source
-    made = source.write(one)
+    made = model.apply_split(one)
     left = None if deadline is None else max(1.0, deadline - time.monotonic())
     ordering = certify(made, time_limit=left, progress=progress)
     schedule = made.schedule(ordering, deadline=None if deadline is None else max(deadline, time.monotonic() + 1.0))

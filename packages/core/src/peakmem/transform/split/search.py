@@ -65,6 +65,10 @@ class Point:
     regions: tuple[Region, ...]
     order: tuple[int, ...] = ()
 
+    def value(self, weight: int = 0) -> int:
+        """What is to be small: the live peak and ``weight`` bytes for each further statement."""
+        return self.peak + weight * self.added
+
 
 @dataclass
 class Searched:
@@ -155,12 +159,10 @@ def estimated_front(
             return None
         regions, k = [], n
         while k:
-            c = came[k]
-            if c is None:
-                k -= 1
-            else:
-                regions.append(Region(c.first, c.last, c.bands, c.axis))
-                k = c.first
+            ended = came[k]
+            if ended is not None:
+                regions.append(Region(ended.first, ended.last, ended.bands, ended.axis))
+            k = k - 1 if ended is None else ended.first
         total = best[n]
         assert total is not None
         return total[0], tuple(reversed(regions))
@@ -197,6 +199,8 @@ class Search:
     Parameters
     ----------
     source : Splittable
+    weight : int
+        Bytes that each further statement counts beside the live peak.
     orders : sequence of sequence of int
         Base orders, whose consecutive statements may be regions: the best one of the unsplit program, and others.
     peak : int
@@ -215,6 +219,7 @@ class Search:
     peak: int
     most: int
     goal: int = 0
+    weight: int = 0
     axes: Sequence[Axis] = ("rows", "channels")
     deadline: float | None = None
     progress: Progress | None = None
@@ -243,7 +248,7 @@ class Search:
             complete = not self.out()
         except KeyboardInterrupt:
             complete, stopped = False, True
-        return Searched(pareto(self.points), self.trials, complete, stopped)
+        return Searched(pareto(self.points, self.weight), self.trials, complete, stopped)
 
     @property
     def points(self) -> list[Point]:
@@ -276,7 +281,7 @@ class Search:
         """Small changes to the points of the front, the lowest first, as long as any is better."""
         tried: set[tuple[tuple[int, ...], tuple[Region, ...]]] = set()
         while self.trials < limit and not self.out():
-            front = pareto(self.points)
+            front = pareto(self.points, self.weight)
             best = next((p for p in reversed(front) if (p.order, p.regions) not in tried), None)
             if best is None or (self.goal and best.peak <= self.goal):
                 return
@@ -286,7 +291,7 @@ class Search:
                     return
                 found = self.look(best.order, regions)
                 say(f"ordering split programs: {self.trials}, best {self.lowest():,} B")
-                if found is not None and (found.peak, found.extra_macs) < (best.peak, best.extra_macs):
+                if found is not None and (found.value(self.weight), found.extra_macs) < (best.value(self.weight), best.extra_macs):
                     break
 
 
@@ -313,10 +318,10 @@ def neighbours(regions: tuple[Region, ...], length: int) -> Iterator[tuple[Regio
             yield rest
 
 
-def pareto(points: Sequence[Point]) -> list[Point]:
-    """Those than which none is lower for as few MACs; cheapest first, equal ones by fewest statements."""
+def pareto(points: Sequence[Point], weight: int = 0) -> list[Point]:
+    """Those than which none has a lower `Point.value` for as few MACs; cheapest first, equal ones by fewest statements."""
     kept: list[Point] = []
-    for p in sorted(points, key=lambda p: (p.extra_macs, p.peak, p.added, p.regions, p.order)):
-        if not kept or p.peak < kept[-1].peak:
+    for p in sorted(points, key=lambda p: (p.extra_macs, p.value(weight), p.added, p.regions, p.order)):
+        if not kept or p.value(weight) < kept[-1].value(weight):
             kept.append(p)
     return kept
