@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from itertools import permutations
+from itertools import combinations, pairwise, permutations
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +19,7 @@ from peakmem.arena import (
     liveness_peak,
     plan,
 )
+from peakmem.arena.greedy import arena_size, relations
 from peakmem.model import Buffer, InputError, Program, Statement, scheduled_timeline
 
 
@@ -231,3 +232,164 @@ def test_lifetimes_follow_the_orders():
     assert {i.name: (i.first, i.last) for i in lifetimes(program, {"": (1, 0, 2)})} == {
         "x": (0, 2), "a": (2, 3), "b": (1, 3), "y": (3, 3),
     }  # fmt: skip
+
+
+def least_bytes(items: list[Item], pairs: set[tuple[int, int]], groups: list[list[int]], forced: bool = False) -> int:
+    """Least arena by trying every offset of every item, byte by byte of every step."""
+    steps = range(min(i.first for i in items), max(i.last for i in items) + 1)
+    follows = {j: i for group in groups for i, j in pairwise(group)}
+    ranked = sorted(range(len(items)), key=lambda k: (k in follows, next((g.index(k) for g in groups if k in g), 0)))
+
+    def together(i: int, j: int, at: list[int]) -> bool:
+        for t in steps:
+            if items[i].first <= t <= items[i].last and items[j].first <= t <= items[j].last:
+                mine = set(range(at[i], at[i] + items[i].size))
+                if mine & set(range(at[j], at[j] + items[j].size)):
+                    for a, o in ((i, j), (j, i)):
+                        if (a, o) in pairs and t == items[a].last == items[o].first and at[i] == at[j]:
+                            break
+                    else:
+                        return False
+        return True
+
+    def place(height: int, k: int, at: list[int]) -> bool:
+        if k == len(ranked):
+            return not forced or all(at[a] == at[o] for a, o in pairs)
+        i = ranked[k]
+        wanted = range(height - items[i].size + 1)
+        if i in follows:
+            wanted = [x for x in wanted if x == at[follows[i]] + items[follows[i]].size]
+        for at[i] in wanted:
+            if all(together(i, j, at) for j in ranked[:k]) and place(height, k + 1, at):
+                break
+        else:
+            return False
+        return True
+
+    return next(h for h in range(sum(i.size for i in items) + 1) if place(h, 0, [0] * len(items)))
+
+
+def staircase(*spans: tuple[int, int, int]) -> list[Item]:
+    return [Item(f"i{k}", size, first, last) for k, (first, last, size) in enumerate(spans)]
+
+
+@pytest.mark.parametrize(
+    ("items", "pairs", "liveness", "least", "forced"),
+    [
+        # one item of the union of lives and the largest size would need 4
+        (staircase((1, 2, 2), (2, 3, 1), (3, 3, 2)), [(0, 1)], 3, 3, 3),
+        # permissions, not orders: with both taken it needs 6
+        (staircase((0, 2, 2), (0, 3, 3), (2, 4, 1), (3, 4, 1), (4, 4, 3)), [(0, 2), (1, 3)], 5, 5, 6),
+        # above the liveness peak because of the shared byte
+        (staircase((0, 1, 2), (0, 1, 3), (1, 2, 1), (1, 2, 1), (2, 2, 3)), [(0, 2), (1, 3)], 5, 6, 6),
+    ],
+)
+def test_counter_examples_of_overlays(items, pairs, liveness, least, forced):
+    assert liveness_peak(items, pairs) == liveness
+    assert least_bytes(items, set(pairs), []) == least
+    assert least_bytes(items, set(pairs), [], forced=True) == forced
+    placement = plan(items, may_share=pairs)
+    assert check_placement(items, placement.offsets, may_share=pairs) == placement.size == least
+    assert placement.least
+
+
+def random_pairs(rng: random.Random, items: list[Item]) -> list[tuple[int, int]]:
+    meet = [(a, o) for a in range(len(items)) for o in range(len(items)) if a != o and items[a].last == items[o].first]
+    return rng.sample(meet, k=min(len(meet), rng.randint(1, 4)))
+
+
+def test_shared_first_bytes_against_brute_force():
+    rng = random.Random(8)
+    shared = saved = chains = 0
+    for _ in range(150):
+        items = random_items(rng, rng.randint(2, 5), steps=4)
+        pairs = random_pairs(rng, items)
+        meet = {(a, o) for a, o in pairs if items[a].first < items[a].last}
+        least = least_bytes(items, meet, [])
+        peak = liveness_peak(items, pairs)
+        assert peak <= least
+        known = relations(items, pairs)
+        best = min(greedy_portfolio(items, known), key=lambda o: arena_size(items, o))
+        assert check_placement(items, best, may_share=pairs) == arena_size(items, best) >= least
+        placement = least_offsets(items, best, may_share=pairs)
+        assert check_placement(items, placement.offsets, may_share=pairs) == placement.size == least == placement.lower_bound
+        shared += any(placement.offsets[a] == placement.offsets[o] for a, o in meet)
+        saved += least < least_bytes(items, set(), [])
+        chains += any(a == o for a, _ in meet for _, o in meet)
+    assert shared and saved and chains
+
+
+def test_liveness_with_pairs_by_definition():
+    """At one step a saving is a matching: brute force over all sets of pairs in which nothing occurs twice."""
+    rng = random.Random(9)
+    several = 0
+    for _ in range(300):
+        items = random_items(rng, rng.randint(2, 7), steps=3)
+        pairs = random_pairs(rng, items)
+        peaks = []
+        for t in range(6):
+            meet = [(a, o) for a, o in pairs if items[a].first < items[a].last == items[o].first == t]
+            gains = [
+                sum(min(items[a].size, items[o].size) for a, o in chosen)
+                for k in range(len(meet) + 1)
+                for chosen in combinations(meet, k)
+                if len({x for pair in chosen for x in pair}) == 2 * k
+            ]
+            peaks.append(sum(i.size for i in items if i.first <= t <= i.last) - max(gains))
+            several += len({a for a, _ in meet}) > 1 and len({o for _, o in meet}) > 1
+        assert liveness_peak(items, pairs) == max(peaks)
+    assert several
+
+
+def test_what_a_pair_permits():
+    items = [Item("a", 32, 0, 1), Item("o", 16, 1, 3), Item("later", 16, 2, 3)]
+    assert check_placement(items, (0, 0, 16), may_share=[(0, 1)]) == 32
+    with pytest.raises(InputError, match=r"overlap in time and in bytes$"):
+        check_placement(items, (0, 0, 16))
+    with pytest.raises(InputError, match="first byte"):
+        check_placement(items, (0, 16, 32), may_share=[(0, 1)])
+    with pytest.raises(InputError, match="overlap"):  # declared the wrong way round
+        check_placement(items, (0, 0, 16), may_share=[(1, 0)])
+    for first, last in ((0, 2), (0, 0), (1, 1)):  # lives on; died before; not there before
+        other = [Item("a", 32, first, last), *items[1:]]
+        assert liveness_peak(other, [(0, 1)]) == liveness_peak(other)
+        if last:
+            with pytest.raises(InputError, match="overlap"):
+                check_placement(other, (0, 0, 16), may_share=[(0, 1)])
+    for pair in ((0, 3), (-1, 1), (1, 1)):
+        with pytest.raises(InputError, match="does not name two"):
+            plan(items, may_share=[pair])
+
+
+def test_contiguous_parts_against_brute_force():
+    rng = random.Random(10)
+    dearer = shared = 0
+    for _ in range(150):
+        items = random_items(rng, rng.randint(3, 5), steps=4)
+        numbers = rng.sample(range(len(items)), k=len(items))
+        groups = [numbers[:2], numbers[2:4]] if rng.random() < 0.3 else [numbers[: rng.randint(2, 3)]]
+        pairs = random_pairs(rng, items) if rng.random() < 0.5 else []
+        meet = {(a, o) for a, o in pairs if items[a].first < items[a].last}
+        least = least_bytes(items, meet, groups)
+        known = relations(items, pairs, groups)
+        for offsets in greedy_portfolio(items, known):
+            assert check_placement(items, offsets, may_share=pairs, contiguous=groups) >= least
+        placement = least_offsets(items, offsets, may_share=pairs, contiguous=groups)
+        assert check_placement(items, placement.offsets, may_share=pairs, contiguous=groups) == placement.size
+        assert placement.size == least == placement.lower_bound
+        planned = plan(items, may_share=pairs, contiguous=groups)
+        assert planned.size == planned.lower_bound == least
+        dearer += least > least_bytes(items, meet, [])
+        shared += any(placement.offsets[a] == placement.offsets[o] for a, o in meet)
+    assert dearer and shared
+
+
+def test_what_is_no_contiguous_group():
+    items = [Item("a", 16, 0, 1), Item("b", 16, 1, 2), Item("c", 16, 2, 2)]
+    assert check_placement(items, (0, 16, 32), contiguous=[[0, 1, 2]]) == 48
+    assert plan(items, contiguous=[[0, 1, 2]]).size == 48  # never all resident at once, yet side by side
+    with pytest.raises(InputError, match="'b' does not follow 'a'"):
+        check_placement(items, (0, 32, 16), contiguous=[[0, 1]])
+    for groups, what in (([[0, 3]], "not among"), ([[0, 1], [1, 2]], "twice"), ([[0, 0]], "twice")):
+        with pytest.raises(InputError, match=what):
+            plan(items, contiguous=groups)

@@ -73,11 +73,9 @@ def _options(builder, op: Op):
             getattr(tflite, f"{name}Add{add}")(builder, value)
         return getattr(tflite, f"{name}End")(builder), getattr(tflite.BuiltinOptions, name)
 
-    if op.op == "ADD":
-        return simple("AddOptions")
-    if op.op == "MUL":
-        return simple("MulOptions")
-    if op.op in ("MAX_POOL_2D", "AVERAGE_POOL_2D"):
+    if op.op in ("ADD", "SUB", "MUL", "DIV", "SOFTMAX"):
+        return simple(f"{op.op.capitalize()}Options")
+    if op.op.endswith("POOL_2D"):
         return simple("Pool2DOptions", ("StrideH", 1), ("StrideW", 1))
     if op.op == "RESIZE_NEAREST_NEIGHBOR":
         return simple("ResizeNearestNeighborOptions")

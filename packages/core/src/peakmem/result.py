@@ -97,6 +97,7 @@ class Result:
             "live_peak_after": self.live_peak_after,
             "lower_bound": self.lower_bound,
             "optimal": self.optimal,
+            **({"overlays": True} if self.ordering.program.has_overlays else {}),
             "realized_bound": self.realized_bound if self.source.bounded else None,
             "realized_optimal": self.realized_optimal,
             "gap": self.gap,

@@ -51,6 +51,10 @@ def command(
     snippet_out: Annotated[
         Path | None, typer.Option("--snippet-out", metavar="FILE", help="Write that source text here.")
     ] = None,
+    c_array: Annotated[
+        Path | None,
+        typer.Option("--c-array", metavar="FILE", help="Write the artifact as an aligned C array here too, where the frontend can: .cc or .c."),
+    ] = None,
     report: Page = None,
     recompute: Annotated[
         bool,
@@ -82,9 +86,9 @@ def command(
         raise UsageError("--target-peak, --max-extra-macs, --cap and --threshold need --recompute")
     screen = Screen(as_json=json, quiet=quiet)
     if recompute:
-        if certificate_out is not None or snippet or snippet_out is not None or require_optimal or budget is not None or effort is not None:
+        if certificate_out is not None or snippet or snippet_out is not None or c_array is not None or require_optimal or budget is not None or effort is not None:
             raise UsageError(
-                "--recompute: goes with none of --certificate-out, --snippet, --snippet-out, --require-optimal, --budget and --effort; "
+                "--recompute: goes with none of --certificate-out, --snippet, --snippet-out, --c-array, --require-optimal, --budget and --effort; "
                 "a plan is exact for its base order, never certified optimal"
             )
         if output is not None and target_peak is None and max_extra_macs is None:
@@ -99,12 +103,14 @@ def command(
             write_page(found, report, [], settings=settings, source=model, force=force)
         screen.document(result_document(found, output=written))
         return tell(found, wanted, screen, output, {output: written is not None, report: True})
-    check_outputs(model, output, certificate_out, snippet_out, report, force=force)
+    check_outputs(model, output, certificate_out, snippet_out, c_array, report, force=force)
     measure = measuring(no_measure, frontend, options)
     source = peakmem.load(model, frontend=frontend, **options)
     wants_text = snippet or snippet_out is not None
     if wants_text and type(source).snippet is peakmem.Model.snippet:
         raise UsageError(f"--snippet: frontend {source.frontend!r} has no snippet to print")
+    if c_array is not None and type(source).c_array is peakmem.Model.c_array:
+        raise UsageError(f"--c-array: frontend {source.frontend!r} writes no C array")
     with screen.progress() as progress:
         result = peakmem.optimize(source, time_limit=limit(time_limit), effort=effort, measure=measure, progress=progress)
     screen.result_is_there()
@@ -118,6 +124,9 @@ def command(
     text = result.model.snippet() if wants_text and not failures else None
     if snippet_out is not None and text is not None:
         write_atomically(snippet_out, text.encode(), source=model, force=force)
+    if c_array is not None and not failures:
+        array = result.model.c_array(c_array.stem, language="c" if c_array.suffix == ".c" else "c++")
+        write_atomically(c_array, array.encode(), source=model, force=force)
 
     if report is not None:
         write_page(result, report, [], settings=named(options, time_limit, no_measure), source=model, force=force)
@@ -148,7 +157,7 @@ def command(
             screen.line(f"wrote {saved}")
         elif output is None:
             screen.line("nothing written; give -o OUT")
-        outputs = ((certificate_out, result.certificate is not None), (snippet_out, text is not None), (report, True))
+        outputs = ((certificate_out, result.certificate is not None), (snippet_out, text is not None), (c_array, not failures), (report, True))
         for path, there in outputs:
             if path is not None and there:
                 screen.line(f"wrote {path}")
@@ -156,7 +165,7 @@ def command(
         screen.source_text(text)
 
     if failures:
-        unwritten = output is not None or snippet_out is not None
+        unwritten = any(path is not None for path in (output, snippet_out, c_array))
         return screen.verdict(Refused("; ".join(failures) + (f"; nothing {'else ' if report else ''}written" if unwritten else "")))
     if budget is not None and reached > budget:
         return screen.verdict(Refused(f"over budget: {source.quantity} {human(reached)} is more than {human(budget)}"))

@@ -1,6 +1,7 @@
 """The sentences of an answer, for every screen and page. Every word about proof is chosen here.
 
-``certified optimal``: a certificate that our checker accepted, and the realized quantity reaches its bound.
+``certified optimal``: a certificate that our checker accepted, and the realized quantity reaches its bound. ``with overlays``: the
+program permits some, and the proof is about every way to use them too.
 ``best found``: no proof that it is the least.
 """
 
@@ -40,12 +41,17 @@ def percent(part: int, whole: int, *, sign: str = "") -> str:
     return f"{value:{sign}.{digits}f} %"
 
 
-def proof(reached: int, bound: int, *, certified: bool) -> str:
-    """``certified optimal``, or what is known instead."""
+def proof(reached: int, bound: int, *, certified: bool, overlays: bool = False) -> str:
+    """``certified optimal``, or what is known instead; ``overlays``: whether the program that the proof is about has some."""
     if certified and reached == bound:
-        return "certified optimal"
+        return optimal(overlays)
     kind = "certified lower bound" if certified else "lower bound"
     return f"best found, {kind} {human(bound)}, gap {percent(reached - bound, reached)}"
+
+
+def optimal(overlays: bool) -> str:
+    """``certified optimal``, and over what: orders alone, or orders and ways to write outputs on top of dying inputs."""
+    return "certified optimal with overlays" if overlays else "certified optimal"
 
 
 def answer(result: Result, *, known: str | None = None) -> str:
@@ -65,24 +71,27 @@ def answer(result: Result, *, known: str | None = None) -> str:
 
 
 def _known(result: Result, reached: int) -> str:
-    proved = result.certificate is not None
+    proved, overlays = result.certificate is not None, result.ordering.program.has_overlays
     if not result.source.bounded:
         return "best found, no bound known"
     if result.realized_bound > reached:  # the quantity leaves out bytes of the live peak and does not say which
-        return f"order {proof(result.live_peak_after, result.lower_bound, certified=proved)}"
-    return proof(reached, result.realized_bound, certified=proved)
+        return f"order {proof(result.live_peak_after, result.lower_bound, certified=proved, overlays=overlays)}"
+    return proof(reached, result.realized_bound, certified=proved, overlays=overlays)
 
 
 def details(result: Result) -> list[str]:
     """The lines under the answer of ``optimize``."""
     check = result.verification
-    lines = []
+    lines = [*result.model.advice]
     left_out = result.source.realized_offset
     if left_out:
         lines.append(f"{result.source.quantity} leaves out {human(left_out)} of the live_peak")
     live = (result.live_peak_before, result.live_peak_after)
     if live != (result.source.predicted_bytes + left_out, result.model.predicted_bytes + left_out):
-        known = ", " + proof(result.live_peak_after, result.lower_bound, certified=result.certificate is not None)
+        known = ", " + proof(
+            result.live_peak_after, result.lower_bound, certified=result.certificate is not None,
+            overlays=result.ordering.program.has_overlays,
+        )  # fmt: skip
         known = known if result.source.bounded else ""  # the proof speaks of orders that the runtime may not run
         lines.append(f"live_peak {human(live[0])} -> {human(live[1])} {change(*live)}{known}")
     if check is None:
