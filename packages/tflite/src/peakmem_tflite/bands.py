@@ -276,6 +276,8 @@ class TfliteBands(Splittable):
         return Kernel(Pad(x.shape[1], top, bottom), (op.inputs[0],))
 
     def _resize(self, op: Operator, y: Tensor, axis: Axis, options: Table | None) -> Kernel | str:
+        if axis == "channels":
+            return "is split by rows only"
         x, size = self._operand(op, 0), self._numbers(op, 1)
         blend = op.op == "RESIZE_BILINEAR"
         if x is None or size is None or len(size) != 2 or len(x.shape) != 4 or size[0] != y.shape[1]:
@@ -284,8 +286,6 @@ class TfliteBands(Splittable):
         corners, half = (options.scalar(s, "B") if options is not None else 0 for s in slots)
         if corners:
             return "aligns corners, so its steps depend on the number of rows"
-        if axis == "channels":
-            return Kernel(Same(), (op.inputs[0],))
         h, out = x.shape[1], y.shape[1]
         if out % h == 0:
             f = out // h

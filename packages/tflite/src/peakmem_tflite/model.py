@@ -49,6 +49,8 @@ class TfliteModel(Model):
         Notes of the schedule, of a model that was planned while it was made.
     inherited : Target or None
         Kernels of the file that this one was made from.
+    origin : Graph or None
+        The file that this one is split from.
     """
 
     graph: Graph
@@ -56,6 +58,7 @@ class TfliteModel(Model):
     file: Path | None = None
     remarks: tuple[str, ...] = ()
     inherited: Target | None = None
+    origin: Graph | None = None
 
     @classmethod
     def from_bytes(cls, data: bytes, *, path: Path | None = None, settings: Settings | None = None) -> TfliteModel:
@@ -227,7 +230,7 @@ class TfliteModel(Model):
 
         outcome: planning.Outcome | None
         if guarded and self._any_kernels:
-            outcome, warned = devices.never_worse(self.judged, self.mapped, planned, self.predicted_bytes)
+            outcome, warned = devices.never_worse(self.judged, self.mapped, planned, self.predicted_bytes, origin=self.origin)
             notes += warned
         else:
             outcome = planned(self.kernels)
@@ -273,7 +276,10 @@ class TfliteModel(Model):
         data = permute(self.lean, orders)
         # A plan that was in the file was made for another order: it is replaced or dropped.
         data = with_plan(replace(self.lean, data=data), self._offsets(schedule.offsets))
-        return self._made(check_rewrite(self.lean, data, orders, self.kernels))
+        made = self._made(check_rewrite(self.lean, data, orders, self.kernels))
+        if self.origin is None or not self._any_kernels:
+            return made
+        return replace(made, remarks=devices.warning(self.origin, made.judged))
 
     def _made(self, graph: Graph) -> TfliteModel:
         """What was made from this file."""
@@ -381,7 +387,7 @@ class TfliteModel(Model):
         from peakmem_tflite.bands import TfliteBands
         from peakmem_tflite.splitwrite import check_program, write
 
-        made = self._made(write(TfliteBands(self.graph, self.program, self.kernels), split))
+        made = replace(self._made(write(TfliteBands(self.graph, self.program, self.kernels), split)), origin=self.judged)
         check_program(split, made.program)
         return made
 

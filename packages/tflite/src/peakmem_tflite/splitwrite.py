@@ -21,6 +21,7 @@ from peakmem_tflite.graph import PLAN_NAME, Graph
 from peakmem_tflite.prefix import MODEL, OPERATOR, SUBGRAPH, TENSOR, Layout, Prefix
 from peakmem_tflite.reader import read
 from peakmem_tflite.rewrite import entries_without_plan
+from peakmem_tflite.splitcheck import check_split
 
 _CODES, _SUBGRAPHS, _BUFFERS, _METADATA = 1, 2, 4, 6
 _TENSORS, _OPERATORS = 0, 3
@@ -46,10 +47,6 @@ def write(bands: TfliteBands, split: Split) -> Graph:
 
 def check(old: Graph, new: Graph) -> Graph:
     """The one place where a split file is checked statically before anything is written."""
-    try:
-        from peakmem_tflite.splitcheck import check_split
-    except ImportError:
-        return new
     check_split(old.data, new.data)
     return new
 
