@@ -312,17 +312,16 @@ class Side:
     @cached_property
     def program(self) -> Program:
         source = self.proof.mirrored if self.mirrored else self.proof.program
-        return source if self.whole else restricted(source, self.members, self._buffers(source, self.members))
+        if self.whole:
+            return source
+        bits = bits_of(self.members, self.n)
+        own = {b for b, row in enumerate(source.touchers) if row and all(bits[t] == "1" for t in row)}
+        return restricted(source, self.members, own)
 
     def verify(self, kind: str, node: Mapping[str, Any], context: Context, where: str) -> Children:
         """Refuse the node if it does not prove its context; what it refers to must be proved too."""
         handler: Callable[[Mapping[str, Any], Context, str], Children] = getattr(self, "_" + kind)
         return handler(node, context, where)
-
-    def _buffers(self, program: Program, members: int) -> set[int]:
-        """Buffers that are touched by these statements and by no other."""
-        is_in = bits_of(members, self.n).__getitem__
-        return {b for b, row in enumerate(program.touchers) if row and "0" not in map(is_in, row)}
 
     def _statement(self, value: object, where: str) -> int:
         if type(value) is not int or not 0 <= value < self.n or not (self.whole or (self.members >> value) & 1):
@@ -456,34 +455,31 @@ class Side:
 
     def _components(self, node: Mapping[str, Any], context: Context, where: str) -> Children:
         dag, program = context.dag, self.program
-        part = self._set(node.get("statements"), f"{where}: 'statements'")
+        members = self._statements(node.get("statements"), f"{where}: 'statements'")
+        part = mask_of(members, self.n)
         others = self.members & ~part
         if not part or not others:
             refuse(f"{where}: 'statements' must be some statements and not all")
-        bits = bits_of(part, self.n)
-        for v, before in enumerate(dag.predecessors):
-            for u in before:
-                if bits[u] != bits[v]:
-                    refuse(f"{where}: {name_of(program, u)} precedes {name_of(program, v)}, and one of them is in the part")
-        for buffer, touchers in zip(program.buffers, program.touchers):
-            if len({bits[t] for t in touchers}) > 1 and not (buffer.pinned and buffer.kind == "input"):
+        inside = set(members)
+        for v in members:
+            for u in (*dag.predecessors[v], *dag.successors[v]):
+                if u not in inside:
+                    refuse(f"{where}: a dependence joins {name_of(program, v)} to {name_of(program, u)}, which is no part of it")
+        touched = {b for v in members for b in program.touched[v]}
+        own = {b for b in touched if inside.issuperset(program.touchers[b])}
+        for b in touched - own:
+            buffer = program.buffers[b]
+            if not (buffer.pinned and buffer.kind == "input"):
                 refuse(f"{where}: buffer {show(buffer.name)} joins the part to other statements")
-        own = self._buffers(program, part)
-        least = self._least_rest(context, others, own, node.get("flow"), where)
+        rest = Candidates(b for b, row in enumerate(program.buffers) if b not in own and row.kind != "constant")
+        network = Network(dag, None, 0, context.state & others, part, rest, foreign=own)
+        self.proof.flows += 1
+        least = network.value(node.get("flow"), where)
         if least >= self.lower_bound:
             refuse(f"{where}: the flow shows {least} bytes, the bound itself, and leaves nothing to prove for the part")
         side = self.proof.side(self.mirrored, part, self.lower_bound - least)
-        return ((node.get("then"), "'then'", Context(side, _within(part, context.arcs), context.state & part)),)
-
-    def _least_rest(self, context: Context, others: int, own: set[int], flow: object, where: str) -> int:
-        """What a flow shows that the other statements hold at least, from the state on to the end; ``own`` is not theirs."""
-        buffers = [b for b, row in enumerate(self.program.buffers) if b not in own and row.kind != "constant"]
-        program = restricted(self.program, others, frozenset(buffers))
-        dag = Dag(program, _within(others, context.arcs), others)
-        self.proof.flows += 1
-        return Network(
-            dag, None, 0, context.state & others, 0, Candidates(buffers)
-        ).value(flow, where)  # fmt: skip
+        arcs = frozenset(arc for arc in context.arcs if (part >> arc[0]) & 1)
+        return ((node.get("then"), "'then'", Context(side, arcs, context.state & part)),)
 
     def _waypoint(self, node: Mapping[str, Any], context: Context, where: str) -> Children:
         dag = context.dag
@@ -694,11 +690,6 @@ class Side:
 
 Children = Iterable[tuple[object, str, Context]]
 """What an inner node refers to: the reference, where it stands, and the context it must be proved for."""
-
-def _within(members: int, arcs: Iterable[tuple[int, int]]) -> frozenset[tuple[int, int]]:
-    """The arcs between these statements, where none leads to others."""
-    return frozenset(arc for arc in arcs if (members >> arc[0]) & 1)
-
 
 SideKey = tuple[bool, int, int]
 """Mirrored or not, the mask of the statements, the bound to prove."""

@@ -244,7 +244,8 @@ class Network:
     """The network of cut(v | L, U), or of the least rest on [L, U] where ``statement`` is None.
 
     ``inside`` is L, ``outside`` everything not in U (v among it), as masks; ``candidates`` contains every buffer that
-    the constant may hold; ``overlaid`` is the way to overlay v that the cut is for, None where it has no overlay.
+    the constant may hold; ``overlaid`` is the way to overlay v that the cut is for, None where it has no overlay. Buffers that are
+    ``foreign`` count nowhere.
     """
 
     def __init__(
@@ -256,9 +257,11 @@ class Network:
         outside: int,
         candidates: Candidates,
         overlaid: Overlaid | None = None,
+        foreign: Container[int] = (),
     ) -> None:
         self.dag, self.statement, self.workspace = dag, statement, workspace
-        self.inside, self.outside, self.candidates, self.overlaid = inside, outside, candidates, overlaid
+        self.inside, self.outside, self.candidates = inside, outside, candidates
+        self.overlaid, self.foreign = overlaid, foreign
         self.touched = frozenset(() if statement is None else dag.program.touched[statement])
 
     def born_before(self, b: int) -> bool:
@@ -326,7 +329,7 @@ class Network:
                     raise ValueError("'g' is no node")
             elif node not in ("s", "t"):
                 b = buffer_of(node)
-                if b is None or b >= len(program.buffers) or program.buffers[b].kind == "constant":
+                if b is None or b >= len(program.buffers) or program.buffers[b].kind == "constant" or b in self.foreign:
                     raise ValueError(f"{show(node)} is no node")
                 if b in self.touched:
                     raise ValueError(f"the statement itself touches buffer {b}")
