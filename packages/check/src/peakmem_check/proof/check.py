@@ -167,7 +167,7 @@ def _legal_order(program: Program, value: object, where: str) -> list[int]:
 def workspaces_with(program: Program, prefix: str, inner: Mapping[str, int]) -> list[int]:
     """Workspace of each statement when the body at each path is charged ``inner[path]`` bytes."""
     return [
-        s.workspace + max((inner[f"{prefix}{v}/{k}"] for k in range(len(s.bodies))), default=0)
+        s.workspace + max(inner[f"{prefix}{v}/{k}"] for k in range(len(s.bodies))) if s.bodies else s.workspace
         for v, s in enumerate(program.statements)
     ]
 
@@ -324,7 +324,7 @@ class Side:
         return handler(node, context, where)
 
     def _statement(self, value: object, where: str) -> int:
-        if type(value) is not int or not 0 <= value < self.n or not (self.members >> value) & 1:
+        if type(value) is not int or not 0 <= value < self.n or not (self.whole or (self.members >> value) & 1):
             refuse(f"{where} must be a statement of the {'program' if self.whole else 'part'}, not {show(value)}")
         return value
 
@@ -352,7 +352,7 @@ class Side:
         if state & ~trap:
             refuse(f"{where}: the trap misses {self._first(state & ~trap)}, which the state has executed")
         self._down_set(dag, trap, f"{where}: the trap")
-        exits = [v for v in self._outside(trap) if all((trap >> u) & 1 for u in dag.predecessors[v])]
+        exits = self._next(dag, trap)
         if not exits:
             refuse(f"{where}: the trap is the whole program, which has no exits")
         self._listed(node.get("exits"), exits, where, "exit", self.exit_networks(context, trap))
@@ -365,7 +365,8 @@ class Side:
         if state & trap:
             refuse(f"{where}: the trap holds {self._first(state & trap)}, which the state has executed")
         self._down_set(dag, remaining, f"{where}: the complement of the trap")
-        entries = [v for v in self._outside(trap | state) if not any((remaining >> w) & 1 for w in dag.successors[v])]
+        remains = bits_of(remaining, self.n).__getitem__
+        entries = [v for v in self._outside(trap | state) if "1" not in map(remains, dag.successors[v])]
         if not entries:
             refuse(f"{where}: the trap leaves nothing to run before it")
         self._listed(node.get("entries"), entries, where, "entry", self.entry_networks(context, trap))
@@ -471,7 +472,7 @@ class Side:
             if not (buffer.pinned and buffer.kind == "input"):
                 refuse(f"{where}: buffer {show(buffer.name)} joins the part to other statements")
         rest = Candidates(b for b, row in enumerate(program.buffers) if b not in own and row.kind != "constant")
-        network = Network(dag, self.toucher_mask, None, 0, context.state & others, part, rest, foreign=own)
+        network = Network(dag, None, 0, context.state & others, part, rest, foreign=own)
         self.proof.flows += 1
         least = network.value(node.get("flow"), where)
         if least >= self.lower_bound:
@@ -488,10 +489,11 @@ class Side:
             refuse(f"{where}: the state misses {self._first(context.state & ~state)}, which has been executed")
         self._down_set(dag, state, f"{where}: the state")
         # Everybody in W precedes everybody outside iff every last member directly precedes every first non-member.
-        last = {u for u in members if not any((state >> w) & 1 for w in dag.successors[u])}
-        for v in self._outside(state):
+        is_in = bits_of(state, self.n).__getitem__
+        last = {u for u in members if "1" not in map(is_in, dag.successors[u])}
+        for v in self._next(dag, state):
             before = dag.predecessors[v]
-            if all((state >> u) & 1 for u in before) and not last.issubset(before):
+            if not last.issubset(before):
                 u = next(u for u in last if u not in before)
                 refuse(f"{where}: {name_of(self.program, u)} does not precede {name_of(self.program, v)}")
         return ((node.get("then"), "'then'", Context(self, context.arcs, state, dag=dag)),)
@@ -549,13 +551,13 @@ class Side:
 
     def live(self, state: int) -> Candidates:
         """Buffers resident after ``state``: born in it or at entry, and pinned or with a toucher outside."""
-        bits = bits_of(state, self.n)
+        has_run = bits_of(state, self.n).__getitem__
         return Candidates(
             b
             for b, (buffer, touchers) in enumerate(zip(self.program.buffers, self.program.touchers))
             if buffer.kind != "constant"
-            and (buffer.kind == "input" or any(bits[t] == "1" for t in touchers))
-            and (buffer.pinned or any(bits[t] == "0" for t in touchers))
+            and (buffer.kind == "input" or "1" in map(has_run, touchers))
+            and (buffer.pinned or "0" in map(has_run, touchers))
         )
 
     def rest(self, context: Context) -> int:
@@ -569,7 +571,7 @@ class Side:
 
     def ready(self, context: Context) -> tuple[int, ...]:
         if context.ready is None:
-            context.ready = tuple(v for v in self._outside(context.state) if self.is_ready(context, v))
+            context.ready = tuple(self._next(context.dag, context.state))
         return context.ready
 
     def newborn(self, context: Context, v: int) -> int:
@@ -602,9 +604,13 @@ class Side:
         return then
 
     def toucher_mask(self, b: int) -> int:
-        if b not in self._toucher_masks:
-            self._toucher_masks[b] = mask_of(self.program.touchers[b], self.n)
-        return self._toucher_masks[b]
+        mask = self._toucher_masks.get(b)
+        if mask is None:
+            mask = mask_of(self.program.touchers[b], self.n)
+            if len(self._toucher_masks) * self.n > 2**31:  # keep the store under about 256 MB
+                self._toucher_masks.clear()
+            self._toucher_masks[b] = mask
+        return mask
 
     # networks
 
@@ -622,12 +628,12 @@ class Side:
     def networks(self, dag: Dag, v: int | None, inside: int, outside: int, candidates: Candidates) -> list[Network]:
         """The network of a cut, one for each way to overlay v."""
         if v is None:
-            return [Network(dag, self.toucher_mask, None, 0, inside, outside, candidates)]
+            return [Network(dag, None, 0, inside, outside, candidates)]
         ways: list[Overlaid | None] = [
             Overlaid(a, gain, self.toucher_mask(a) & ~(1 << v), self.mirrored) for a, gain in self.gains[v]
         ]
         return [
-            Network(dag, self.toucher_mask, v, self.workspaces[v], inside, outside, candidates, way)
+            Network(dag, v, self.workspaces[v], inside, outside, candidates, way)
             for way in ways or [None]
         ]
 
@@ -666,16 +672,17 @@ class Side:
         bits = bits_of(~self.members & (1 << self.n) - 1 | mask, self.n)
         return [v for v in range(self.n) if bits[v] == "0"]
 
+    def _next(self, dag: Dag, mask: int) -> list[int]:
+        """Statements outside a set whose predecessors are all in it."""
+        is_in = bits_of(mask, self.n).__getitem__
+        return [v for v in self._outside(mask) if "0" not in map(is_in, dag.predecessors[v])]
+
     def _down_set(self, dag: Dag, mask: int, where: str) -> None:
         bits = bits_of(mask, self.n)
-        for v in range(self.n):
-            if bits[v] == "1":
-                for u in dag.predecessors[v]:
-                    if bits[u] == "0":
-                        refuse(
-                            f"{where} is not a down-set: it holds {name_of(self.program, v)} "
-                            f"without {name_of(self.program, u)}"
-                        )
+        for v, taken in enumerate(bits):
+            if taken == "1" and "0" in map(bits.__getitem__, dag.predecessors[v]):
+                u = next(u for u in dag.predecessors[v] if bits[u] == "0")
+                refuse(f"{where} is not a down-set: it holds {name_of(self.program, v)} without {name_of(self.program, u)}")
 
     def _first(self, mask: int) -> str:
         return name_of(self.program, (mask & -mask).bit_length() - 1)
