@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from peakmem.frontends import Model, Progress, SharedArena, Structure, Verification
-from peakmem.model import Expansion, InputError, Orders, Program, RuntimeFailed, RuntimeMissing, Schedule
+from peakmem.frontends.splitting import Split, Splittable
+from peakmem.model import Expansion, InputError, Orders, Program, Refused, RuntimeFailed, RuntimeMissing, Schedule
 from peakmem.ordering import order_program
 from peakmem.ordering.others import other_orders
 from peakmem.report.words import change
@@ -48,6 +49,8 @@ class TfliteModel(Model):
         Notes of the schedule, of a model that was planned while it was made.
     inherited : Target or None
         Kernels of the file that this one was made from.
+    origin : Graph or None
+        The file that this one is split from.
     """
 
     graph: Graph
@@ -55,6 +58,7 @@ class TfliteModel(Model):
     file: Path | None = None
     remarks: tuple[str, ...] = ()
     inherited: Target | None = None
+    origin: Graph | None = None
 
     @classmethod
     def from_bytes(cls, data: bytes, *, path: Path | None = None, settings: Settings | None = None) -> TfliteModel:
@@ -225,7 +229,7 @@ class TfliteModel(Model):
 
         outcome: planning.Outcome | None
         if guarded and self._any_kernels:
-            outcome, warned = devices.never_worse(self.judged, self.mapped, planned, self.predicted_bytes)
+            outcome, warned = devices.never_worse(self.judged, self.mapped, planned, self.predicted_bytes, origin=self.origin)
             notes += warned
         else:
             outcome = planned(self.kernels)
@@ -271,7 +275,10 @@ class TfliteModel(Model):
         data = permute(self.lean, orders)
         # A plan that was in the file was made for another order: it is replaced or dropped.
         data = with_plan(replace(self.lean, data=data), self._offsets(schedule.offsets))
-        return self._made(check_rewrite(self.lean, data, orders, self.kernels))
+        made = self._made(check_rewrite(self.lean, data, orders, self.kernels))
+        if self.origin is None or not self._any_kernels:
+            return made
+        return replace(made, remarks=devices.warning(self.origin, made.judged))
 
     def _made(self, graph: Graph) -> TfliteModel:
         """What was made from this file."""
@@ -357,6 +364,31 @@ class TfliteModel(Model):
             "moved": moved(self.graph, other.graph),
             **(verification.details if verification is not None else {}),
         }
+
+    def splittable(self) -> Splittable:
+        """Its main subgraph; see `peakmem_tflite.bands`.
+
+        Raises
+        ------
+        Refused
+            Where a subgraph runs from several places, or scratch is known of the operators of this very file alone.
+        """
+        from peakmem_tflite.bands import TfliteBands
+
+        if self._shared:
+            raise Refused("a subgraph runs from several places; such a model is left as it is")
+        if not isinstance(self.kernels, str):
+            raise Refused(f"scratch is known from {self.kernels.name} for the operators of this file, and a split file has others; name kernels with --target")
+        return TfliteBands(self.graph, self.program, self.kernels)
+
+    def apply_split(self, split: Split) -> TfliteModel:
+        """The file split, its operators in the given order of the split program, no plan; see `peakmem_tflite.splitwrite`."""
+        from peakmem_tflite.bands import TfliteBands
+        from peakmem_tflite.splitwrite import check_program, write
+
+        made = replace(self._made(write(TfliteBands(self.graph, self.program, self.kernels), split)), origin=self.judged)
+        check_program(split, made.program)
+        return made
 
     def snippet(self) -> str:
         """C++ for a device: the arena's size and the operators the resolver must hold."""

@@ -7,11 +7,11 @@ placement that reaches it is optimal; `plan` tries greedy rules first and OR-too
 
 from peakmem.arena.greedy import first_fit, greedy_by_size, greedy_portfolio
 from peakmem.arena.items import Item, Placement, check_placement, liveness_peak
-from peakmem.arena.lifetimes import lifetimes
+from peakmem.arena.lifetimes import lifetimes, may_share
 from peakmem.arena.plan import plan
 from peakmem.arena.solver import least_offsets
 
 __all__ = [
     "Item", "Placement", "check_placement", "first_fit", "greedy_by_size", "greedy_portfolio", "least_offsets",
-    "lifetimes", "liveness_peak", "plan",
+    "lifetimes", "liveness_peak", "may_share", "plan",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from peakmem.frontends.splitting import Split, Splittable
 from peakmem.model import Program, Refused, Schedule, UsageError
 from peakmem.ordering import Ordering
 from peakmem.system.progress import Progress
@@ -319,6 +320,20 @@ class Model(ABC):
             Sentences; where nothing could be run, why.
         """
         return "", {}, ()
+
+    def splittable(self) -> Splittable:
+        """What splitting must know of this artifact.
+
+        Raises
+        ------
+        Refused
+            Where the frontend has no maps of rows, or this very artifact cannot be split.
+        """
+        raise Refused(f"the frontend {self.frontend!r} cannot split its artifacts into bands yet; see peakmem recompute")
+
+    def apply_split(self, split: Split) -> Self:
+        """The artifact split, in the given order of ``split.program``; checked statically before it is returned."""
+        raise Refused(f"the frontend {self.frontend!r} cannot split its artifacts into bands yet")
 
     def extras(self, other: Model, verification: Verification | None) -> dict[str, Any]:
         """What the frontend adds to the result under its own name, JSON-ready."""

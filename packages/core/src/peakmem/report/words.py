@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from peakmem.system.sizes import human
+from peakmem.system.sizes import human, in_bytes
 
 if TYPE_CHECKING:
     from peakmem.frontends import Verification
     from peakmem.result import Result
     from peakmem.transform.recompute import Recomputation
+    from peakmem.transform.split import Splitting
 
 NOTHING_VARIED = "no compared value varied over the inputs that were tried: the comparison shows nothing"
 
@@ -162,6 +163,53 @@ def recomputed(found: Recomputation) -> str:
             f"measured on {check.runtime} {check.version}{same}"
         )
     return f"live_peak {human(peak)} -> {human(after)} {change(peak, after)} for {spent}; predicted"
+
+
+def split(found: Splitting) -> str:
+    """The first line of ``split``."""
+    quantity, now = found.source.quantity, found.source.predicted_bytes
+    made = found.result
+    if made is None or found.split is None:
+        lowest = min(found.search.points, key=lambda p: p.peak, default=None) if found.search is not None else None
+        if lowest is not None and lowest.peak < found.ordering.peak and not found.reason:
+            return (
+                f"live_peak {human(found.ordering.peak)} -> down to {human(lowest.peak)} {change(found.ordering.peak, lowest.peak)} "
+                f"for {cost(lowest.extra_macs, found.macs)}; predicted"
+            )
+        why = found.reason or "no split was asked for"
+        ordered = found.ordering.peak - found.source.realized_offset
+        lever = f"; another order needs {human(ordered)} (peakmem optimize)" if ordered < now else ""
+        return f"{quantity} {human(now)}, not split: {why}{lever}"
+    check = found.verification
+    before, after, source = now, made.model.predicted_bytes, "predicted"
+    if check is not None and check.baseline_bytes is not None and check.optimized_bytes is not None:
+        before, after, source = check.baseline_bytes, check.optimized_bytes, "measured"
+    if check is not None and check.identical:
+        source += ", outputs bitwise identical"
+    known = proof(after, made.realized_bound, certified=made.certificate is not None)
+    spent = cost(found.split.extra_macs, found.macs)
+    return (
+        f"{quantity} {human(before)} -> {human(after)} {change(before, after)} for {spent}, {beside_unsplit(found, after)}; "
+        f"{known} for this split; {source}"
+    )
+
+
+def beside_unsplit(found: Splitting, reached: int) -> str:
+    """How the bytes that were reached stand to what orders of the unsplit model need."""
+    bound, best = found.unsplit_bound, found.ordering.peak - found.source.realized_offset
+    if found.unsplit_optimal:
+        where = "below" if reached < best else "at" if reached == best else "not below"
+        return f"{where} the certified optimum of the unsplit model ({in_bytes(best)})"
+    if bound is not None and reached < bound:
+        return f"below what every order of the unsplit model needs (certified {in_bytes(bound)} or more)"
+    return f"beside {in_bytes(best)} in the best order found of the unsplit model"
+
+
+def cost(macs: int, whole: int) -> str:
+    """``0.66 % more MACs``, or ``no more MACs``."""
+    if not macs:
+        return "no more MACs"
+    return f"{100 * macs / whole:.2f} % more MACs" if whole and 100 * macs / whole >= 0.005 else f"{macs:,} more MACs"
 
 
 def size_or_unknown(size: int | None) -> str:
