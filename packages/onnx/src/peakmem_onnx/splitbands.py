@@ -162,7 +162,7 @@ class OnnxBands(Splittable):
     def _look(self, node: Node) -> Rule | str:
         names = [name for name in node.outputs if name]
         statement = self.program.statements[node.index]
-        if len(names) != 1 or node.outputs[0] != names[0] or node.bodies or not statement.pure or self.opset < 10:
+        if len(names) != 1 or node.outputs[0] != names[0] or node.bodies or not statement.pure:
             return "is not known to run in bands of rows"
         y = self.values[names[0]]
         runtime = [name for name in dict.fromkeys(node.inputs) if name in self.buffer_of]

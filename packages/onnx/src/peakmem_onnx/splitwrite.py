@@ -19,6 +19,9 @@ from peakmem_onnx.rewrite import replace_nodes
 from peakmem_onnx.runtime import ask, scratch
 from peakmem_onnx.splitbands import ROWS, OnnxBands, attributes, full_pads
 
+SLICE_BY_INPUTS = 10
+"""The first operator set whose Slice takes its ranges as inputs."""
+
 THREADS = (1, 2)
 """Numbers of threads for which bits are compared, beside the one asked for."""
 
@@ -69,9 +72,11 @@ def write(model: Artifact, bands: OnnxBands, split: Split) -> Any:
             node = onnx.helper.make_node("Concat", [value[b] for b in step.reads], [value[step.writes[0]]], name, axis=ROWS)
         elif step.kind == "cut":
             start, (first, count) = rows(step.reads[0])[0], rows(step.writes[0])
-            node = onnx.helper.make_node(
-                "Slice", [value[step.reads[0]], number(first - start), number(first - start + count), number(ROWS)], [value[step.writes[0]]], name
-            )
+            ends, source, result = (first - start, first - start + count), value[step.reads[0]], [value[step.writes[0]]]
+            if bands.opset < SLICE_BY_INPUTS:
+                node = onnx.helper.make_node("Slice", [source], result, name, starts=[ends[0]], ends=[ends[1]], axes=[ROWS])
+            else:
+                node = onnx.helper.make_node("Slice", [source, *map(number, (*ends, ROWS))], result, name)
         else:
             node = _band(bands, step.statement, {bands.program.buffers[b].name: value[c] for b, c in zip(bands.program.statements[step.statement].reads, step.reads)})
             node.name, node.output[0] = name, value[step.writes[0]]
