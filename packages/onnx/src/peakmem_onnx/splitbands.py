@@ -5,8 +5,9 @@ right: rows of a result are those whose windows lie in the band. *Which numbers*
 floats are added in the same sequence is not promised, since ONNX Runtime chooses the blocking of a sum by the number of pixels. So
 the run is the judge (see `splitwrite.judge`); sums of integers are equal by arithmetic.
 
-Blocked values (those of the domain ``com.microsoft.nchwc``, and what is made of them) hold their rows in an order of their own, which
-Slice and Concat do not know; regions of them are refused.
+Blocked values (those of the domain ``com.microsoft.nchwc``, and what is made of them) hold so many channels of a pixel side by side, and
+blocks of channels one behind the other. Slice and Concat do not know that, but seen as batch, blocks, rows, and columns times channels of
+a block they have rows as others have: so they are viewed, by Reshape, where they are cut and joined.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ _PER_CHANNEL = frozenset({"BatchNormalization", "QuantizeLinear", "DequantizeLin
 
 _WINDOWS: Mapping[tuple[str, str], int] = {
     ("", "Conv"): 1, (MICROSOFT, "FusedConv"): 1, ("", "ConvInteger"): 1, ("", "QLinearConv"): 3, ("", "MaxPool"): -1, ("", "AveragePool"): -1,
+    (NCHWC, "Conv"): 1, (NCHWC, "MaxPool"): -1, (NCHWC, "AveragePool"): -1,
 }  # fmt: skip
 """Operators with windows -> the operand that holds their weights; -1 for none."""
 
@@ -94,6 +96,16 @@ class OnnxBands(Splittable):
 
     Its program has a buffer for every value, those that run in place or are views among them, and for the graph's inputs, which take
     nothing since they belong to the caller; rows that are cut out of them do take room.
+
+    Parameters
+    ----------
+    graph : Graph
+    facts : Facts
+    constants : mapping of str to tuple of int
+        Shapes of initializers.
+    opset : int
+    block : int
+        Channels of a block; 0 where that is not known.
     """
 
     cut = "Slice"
@@ -101,9 +113,11 @@ class OnnxBands(Splittable):
     most_joined = 1 << 16
     overhead = 0
 
-    def __init__(self, graph: Graph, facts: Facts, opset: int) -> None:
+    def __init__(self, graph: Graph, facts: Facts, constants: Mapping[str, tuple[int, ...]], opset: int, block: int = 0) -> None:
         self.graph = graph
+        self.constants = constants
         self.opset = opset
+        self.block = block
         self.values = facts.values[()]
         made = build_program(graph, facts, sharing=False).program
         given = [name for name in graph.inputs if name in self.values and any(name in node.inputs for node in graph.nodes)]
@@ -130,8 +144,15 @@ class OnnxBands(Splittable):
 
     def extent(self, buffer: int, axis: Axis) -> int:
         name = self.program.buffers[buffer].name
-        shape = self.values[name].shape if name in self.values and name not in self.blocked else ()
+        shape = self.values[name].shape if name in self.values else ()
         return shape[ROWS] if axis == "rows" and len(shape) == 4 else 0
+
+    def view(self, name: str) -> tuple[int, ...] | None:
+        """The shape by which a blocked value has rows; None for another value."""
+        if name not in self.blocked:
+            return None
+        n, c, h, w = self.values[name].shape
+        return n, c // self.block, h, w * self.block
 
     def size(self, buffer: int, axis: Axis, count: int) -> int:
         value = self.value(buffer)
@@ -166,27 +187,29 @@ class OnnxBands(Splittable):
             return "is not known to run in bands of rows"
         y = self.values[names[0]]
         runtime = [name for name in dict.fromkeys(node.inputs) if name in self.buffer_of]
-        if self.blocked.intersection((*runtime, *names)):
-            return "works on blocks of channels, whose rows cannot be cut; choose a lower --ort-level"
+        blocked = self.blocked.intersection((*runtime, *names))
+        if blocked and not self._known(node, blocked):
+            return "works on blocks of channels in a way that is not known; choose a lower --ort-level"
         if not y.size or len(y.shape) != 4:
             return "gives a result without rows"
         if (node.domain, node.op) in _WINDOWS:
             return self._window(node, y, _WINDOWS[node.domain, node.op])
         way: Callable[[Node, Value], Rule | str] | None = None
-        if not node.domain:
+        if node.domain == NCHWC and node.op in ("ReorderInput", "ReorderOutput") and not attributes(node).get("channels_last", 0):
+            way = self._each
+        elif not node.domain:
             way = self._each if node.op in _EACH else {"Concat": self._concat, **dict.fromkeys(_PER_CHANNEL, self._per_channel)}.get(node.op)
         return way(node, y) if way is not None else "has no known map of rows"
 
+    def _known(self, node: Node, blocked: frozenset[str]) -> bool:
+        """Whether the layout of blocks of what a node touches is known; broadcasts within blocks are not."""
+        shapes = [self.values[name].shape for name in blocked]
+        alike = node.domain == NCHWC or node.op == "Concat" or {self._shape(name) for name in node.inputs} == {self.values[node.outputs[0]].shape}
+        return alike and self.block > 0 and self.opset >= 5 and all(len(shape) == 4 and shape[1] % self.block == 0 for shape in shapes)
+
     def _shape(self, name: str) -> tuple[int, ...] | None:
         """Of a value, or of a constant as far as it is known."""
-        return self.values[name].shape if name in self.values else self._constants.get(name)
-
-    @cached_property
-    def _constants(self) -> dict[str, tuple[int, ...]]:
-        return dict(self.constants)
-
-    constants: Mapping[str, tuple[int, ...]] = {}
-    """Shapes of initializers; set by whoever has the file."""
+        return self.values[name].shape if name in self.values else self.constants.get(name)
 
     def _window(self, node: Node, y: Value, weights: int) -> Rule | str:
         x = self.values.get(node.inputs[0])
@@ -203,13 +226,9 @@ class OnnxBands(Splittable):
         rule = PaddedWindow(x.shape[ROWS], (kernel[0] - 1) * dilation + 1, stride, pads[0], pads[2])
         if min(pads) < 0 or stride < 1 or rule.whole != y.shape[ROWS]:
             return "has a result of other rows than its window gives"
-        banded = [self.buffer_of[node.inputs[0]]]
-        others = [name for k, name in enumerate(node.inputs) if k and name in self.buffer_of]
-        if others and (node.op != "FusedConv" or others != list(node.inputs[3:4])):
-            return "computes its weights as it runs"
-        if others:
-            return "adds another tensor, whose rows are not those of its data"
-        return Rule(rule, tuple(banded))
+        if any(name in self.buffer_of for name in node.inputs[1:]):
+            return "reads another value, whose rows are not those of its data"
+        return Rule(rule, (self.buffer_of[node.inputs[0]],))
 
     def _each(self, node: Node, y: Value) -> Rule | str:
         banded = []

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
-from peakmem.frontends.splitting import Split
+from peakmem.frontends.splitting import Split, Step
 from peakmem.model import InputError, Refused
 
 from peakmem_onnx.artifact import Artifact
@@ -15,7 +15,8 @@ from peakmem_onnx.facts import Facts, collect
 from peakmem_onnx.feeds import write_feeds
 from peakmem_onnx.graph import Node, all_names, is_constant, read_graph
 from peakmem_onnx.protos import import_onnx
-from peakmem_onnx.rewrite import replace_nodes
+from peakmem_onnx.rewrite import permute, replace_nodes
+from peakmem_onnx.rules import NCHWC
 from peakmem_onnx.runtime import ask, scratch
 from peakmem_onnx.splitbands import ROWS, OnnxBands, attributes, full_pads
 
@@ -28,77 +29,132 @@ THREADS = (1, 2)
 
 def bands_of(model: Artifact) -> OnnxBands:
     """The model's graph for splitting."""
-    opset = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.proto.opset_import}
-    bands = OnnxBands(model.graph, model.facts, opset.get("", 0))
-    bands.constants = {i.name: tuple(i.dims) for i in model.proto.graph.initializer}
-    return bands
+    versions = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.proto.opset_import}
+    constants = {i.name: tuple(i.dims) for i in model.proto.graph.initializer}
+    block = block_size() if any(node.domain == NCHWC for node in model.graph.nodes) else 0
+    return OnnxBands(model.graph, model.facts, constants, versions.get("", 0), block)
 
 
-def write(model: Artifact, bands: OnnxBands, split: Split) -> Any:
-    """The file with the steps of a split as its nodes; kept nodes keep their bytes."""
-    proto = type(model.proto)()
-    proto.CopyFrom(model.proto)
-    onnx, graph = import_onnx(), bands.graph
-    names = all_names([graph]) | {node.name for node in graph.nodes}
-    old = len(bands.program.buffers)
+@cache
+def block_size() -> int:
+    """Channels of a block of ONNX Runtime's kernels on this machine, as it lays out two pixels of many channels; 0 where it has none."""
+    onnx = import_onnx()
+    h, most = onnx.helper, 64
+    value = [h.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, most, 1, 2]) for name in ("x", "y")]
+    nodes = [h.make_node("ReorderInput", ["x"], ["b"], "r", domain=NCHWC), h.make_node("Identity", ["b"], ["y"], "i")]
+    opsets = [h.make_opsetid("", 17), h.make_opsetid(NCHWC, 1)]
+    proto = h.make_model(h.make_graph(nodes, "g", value[:1], value[1:]), opset_imports=opsets, ir_version=8)
+    numbers = np.arange(2 * most, dtype=np.float32).reshape(1, most, 1, 2)
+    with scratch() as folder:
+        (folder / "m.onnx").write_bytes(proto.SerializeToString())
+        step = {"do": "measure", "level": "none", "model": str(folder / "m.onnx"), "feeds_files": write_feeds([{"x": numbers}], folder),
+                "threads": 1, "external": "", "outputs": str(folder / "y.npz"), "optional": True}  # fmt: skip
+        if "error" in ask(folder, [step])[0]:
+            return 0
+        with np.load(folder / "y.npz") as found:
+            laid = found["0"].ravel().tolist()
+    block = laid.index(1.0)  # the second pixel of channel 0 stands behind the first pixel's channels of the block
+    expected = numbers.reshape(most // block, block, 2).transpose(0, 2, 1) if most % block == 0 else numbers[:0]
+    return block if expected.ravel().tolist() == laid else 0
 
-    def fresh(name: str) -> str:
-        while name in names:
+
+class _Writer:
+    """Nodes of a split graph, one step after the other."""
+
+    def __init__(self, proto: Any, bands: OnnxBands, split: Split) -> None:
+        self.proto, self.bands, self.split = proto, bands, split
+        self.names = all_names([bands.graph]) | {node.name for node in bands.graph.nodes}
+        self.first = len(bands.program.buffers)  # of the parts
+        self.value = [b.name for b in bands.program.buffers] + [self.fresh(part.name) for part in split.parts]
+        self.nodes: list[bytes] = [node.SerializeToString() for node in proto.graph.node if is_constant(node)]
+        self._constants: dict[tuple[int, ...], str] = {}
+
+    def fresh(self, name: str) -> str:
+        while name in self.names:
             name += "'"
-        names.add(name)
+        self.names.add(name)
         return name
 
-    value = [b.name for b in bands.program.buffers] + [fresh(part.name) for part in split.parts]
+    def numbers(self, *values: int) -> str:
+        """A constant."""
+        if values not in self._constants:
+            self._constants[values] = self.fresh("peakmem/" + "_".join(map(str, values)))
+            self.proto.graph.initializer.append(import_onnx().numpy_helper.from_array(np.array(values, np.int64), self._constants[values]))
+        return self._constants[values]
 
-    def rows(buffer: int) -> tuple[int, int]:
+    def add(self, op: str, inputs: Sequence[str], output: str, name: str, **more: Any) -> None:
+        self.nodes.append(import_onnx().helper.make_node(op, inputs, [output], name, **more).SerializeToString())
+
+    def rows(self, buffer: int) -> tuple[int, int]:
         """Start and count."""
-        return (split.parts[buffer - old].start, split.parts[buffer - old].count) if buffer >= old else (0, bands.extent(buffer, "rows"))
+        part = self.split.parts[buffer - self.first] if buffer >= self.first else None
+        return (part.start, part.count) if part else (0, self.bands.extent(buffer, "rows"))
 
-    numbers: dict[int, str] = {}
+    def original(self, buffer: int) -> str:
+        """The value that a buffer is, or is part of."""
+        return self.bands.program.buffers[self.split.parts[buffer - self.first].buffer if buffer >= self.first else buffer].name
 
-    def number(n: int) -> str:
-        if n not in numbers:
-            numbers[n] = fresh(f"peakmem/{n}")
-            proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([n], np.int64), numbers[n]))
-        return numbers[n]
+    def shape(self, buffer: int) -> tuple[int, ...]:
+        """The shape that its value must have."""
+        whole = self.bands.values[self.original(buffer)].shape
+        return (*whole[:ROWS], self.rows(buffer)[1], *whole[ROWS + 1 :]) if buffer >= self.first else whole
 
-    made: list[bytes] = [node.SerializeToString() for node in proto.graph.node if is_constant(node)]
+    def moved(self, k: int, step: Step) -> None:
+        """A cut or a join; blocked values are viewed as what has rows."""
+        bands, sources, result = self.bands, [self.value[b] for b in step.reads], self.value[step.writes[0]]
+        name = self.fresh(self.split.program.statements[k].name)
+        view = bands.view(self.original(step.writes[0]))
+        target = result
+        if view is not None:
+            for i, b in enumerate(step.reads):
+                viewed = self.fresh(f"{sources[i]} viewed")
+                self.add("Reshape", [sources[i], self.numbers(*view[:ROWS], self.rows(b)[1], view[3])], viewed, self.fresh(f"{name} view {i}"))
+                sources[i] = viewed
+            target = self.fresh(f"{result} viewed")
+        if step.kind == "join":
+            self.add("Concat", sources, target, name, axis=ROWS)
+        else:
+            start = self.rows(step.writes[0])[0] - self.rows(step.reads[0])[0]
+            end = start + self.rows(step.writes[0])[1]
+            if bands.opset < SLICE_BY_INPUTS:
+                self.add("Slice", sources, target, name, starts=[start], ends=[end], axes=[ROWS])
+            else:
+                self.add("Slice", [*sources, *map(self.numbers, (start, end, ROWS))], target, name)
+        if view is not None:
+            self.add("Reshape", [target, self.numbers(*self.shape(step.writes[0]))], result, self.fresh(f"{name} back"))
+
+    def run(self, k: int, step: Step) -> None:
+        """A node on a band."""
+        bands, statement = self.bands, self.bands.program.statements[step.statement]
+        source = bands.graph.nodes[step.statement]
+        node = type(source.proto)()
+        node.CopyFrom(source.proto)
+        instead = {bands.program.buffers[b].name: self.value[c] for b, c in zip(statement.reads, step.reads)}
+        for i, name in enumerate(source.inputs):
+            node.input[i] = instead.get(name, name)
+        node.name, node.output[0] = self.fresh(self.split.program.statements[k].name), self.value[step.writes[0]]
+        window = bands.window(step.statement)
+        if window is not None:
+            start, count = self.rows(step.reads[statement.reads.index(bands.buffer_of[source.inputs[0]])])
+            _pad(bands, source, node, *window.padding(start, start + count))
+        self.nodes.append(node.SerializeToString())
+
+
+def write(model: Artifact, bands: OnnxBands, split: Split) -> tuple[Any, dict[str, tuple[int, ...]]]:
+    """The file with the steps of a split as its nodes, and the shapes that what they write must have; kept nodes keep their bytes."""
+    proto = type(model.proto)()
+    proto.CopyFrom(model.proto)
+    writer = _Writer(proto, bands, split)
     for k, step in enumerate(split.steps):
         if step.kind == "keep":
-            made.append(graph.nodes[step.statement].proto.SerializeToString())
-            continue
-        name = fresh(split.program.statements[k].name)
-        if step.kind == "join":
-            node = onnx.helper.make_node("Concat", [value[b] for b in step.reads], [value[step.writes[0]]], name, axis=ROWS)
-        elif step.kind == "cut":
-            start, (first, count) = rows(step.reads[0])[0], rows(step.writes[0])
-            ends, source, result = (first - start, first - start + count), value[step.reads[0]], [value[step.writes[0]]]
-            if bands.opset < SLICE_BY_INPUTS:
-                node = onnx.helper.make_node("Slice", [source], result, name, starts=[ends[0]], ends=[ends[1]], axes=[ROWS])
-            else:
-                node = onnx.helper.make_node("Slice", [source, *map(number, (*ends, ROWS))], result, name)
+            writer.nodes.append(bands.graph.nodes[step.statement].proto.SerializeToString())
+        elif step.kind == "run":
+            writer.run(k, step)
         else:
-            node = _band(bands, step.statement, {bands.program.buffers[b].name: value[c] for b, c in zip(bands.program.statements[step.statement].reads, step.reads)})
-            node.name, node.output[0] = name, value[step.writes[0]]
-            window = bands.window(step.statement)
-            if window is not None:
-                banded = bands.rule(step.statement, "rows").banded[0]  # type: ignore[union-attr]
-                start, count = rows(step.reads[bands.program.statements[step.statement].reads.index(banded)])
-                _pad(bands, bands.graph.nodes[step.statement], node, *window.padding(start, start + count))
-        made.append(node.SerializeToString())
-    replace_nodes(proto.graph, made)
+            writer.moved(k, step)
+    replace_nodes(proto.graph, writer.nodes)
     del proto.graph.value_info[:]
-    return proto
-
-
-def _band(bands: OnnxBands, statement: int, instead: dict[str, str]) -> Any:
-    """The node reading bands."""
-    source = bands.graph.nodes[statement].proto
-    node = type(source)()
-    node.CopyFrom(source)
-    for k, name in enumerate(source.input):
-        node.input[k] = instead.get(name, name)
-    return node
+    return proto, {writer.value[b]: writer.shape(b) for step in split.steps for b in step.writes}
 
 
 def _pad(bands: OnnxBands, source: Node, node: Any, top: int, bottom: int) -> None:
@@ -112,8 +168,8 @@ def _pad(bands: OnnxBands, source: Node, node: Any, top: int, bottom: int) -> No
     node.attribute.append(import_onnx().helper.make_attribute("pads", [top, left, bottom, right]))
 
 
-def facts_of(model: Artifact, proto: Any, bands: OnnxBands, split: Split) -> Facts:
-    """What ONNX Runtime tells of the split file, whose values must have the shapes that the split gives them.
+def facts_of(model: Artifact, proto: Any, shapes: Mapping[str, tuple[int, ...]]) -> Facts:
+    """What ONNX Runtime tells of the split file, whose values must have these shapes.
 
     Raises
     ------
@@ -123,21 +179,14 @@ def facts_of(model: Artifact, proto: Any, bands: OnnxBands, split: Split) -> Fac
         Where ONNX Runtime does not run it.
     """
     session = {"threads": model.origin.threads, "external": model.origin.external, "limit": model.origin.limit}
-    graph = read_graph(proto.graph)
     with scratch() as folder:
         feeds = write_feeds(model.origin.feeds, folder)
-        facts = collect(proto, graph, session=session, feeds=feeds, folder=folder, path=model.path or folder)
-    found = facts.values[()]
-    names = [name for node in graph.nodes for name in node.outputs]
-    for step in split.steps:
-        for b in step.writes:
-            part = split.parts[b - len(bands.program.buffers)] if b >= len(bands.program.buffers) else None
-            original = bands.values[bands.program.buffers[part.buffer if part else b].name].shape
-            wanted = (*original[:ROWS], part.count, *original[ROWS + 1 :]) if part else original
-            written = part.name if part else bands.program.buffers[b].name
-            here = next((found[name].shape for name in (written, *names) if name in found and name.rstrip("'") == written.rstrip("'")), None)
-            if here != wanted:
-                raise InputError(f"{written} of the split model has the shape {here}, not {wanted} (nothing was written; please report it)")
+        facts = collect(proto, read_graph(proto.graph), session=session, feeds=feeds, folder=folder, path=model.path or folder)
+    for name, wanted in shapes.items():
+        if facts.values[()][name].shape != wanted:
+            raise InputError(
+                f"{name} of the split model has the shape {list(facts.values[()][name].shape)}, not {list(wanted)} (nothing was written; please report it)"
+            )
     return facts
 
 
@@ -176,13 +225,7 @@ def judge(model: Artifact, made: Artifact) -> None:
 
 def apply(model: Artifact, split: Split) -> tuple[Any, Facts]:
     """The split file and its facts, its nodes in an order that the model's way runs as written."""
-    from peakmem_onnx.rewrite import permute
-
-    bands = bands_of(model)
-    proto = write(model, bands, split)
-    facts = facts_of(model, proto, bands, split)
-    graph = read_graph(proto.graph)
-    order = model.way.order(graph, None)
-    if order != tuple(range(len(order))):
-        permute(proto.graph, {"": order})
-    return proto, replace(facts)
+    proto, shapes = write(model, bands_of(model), split)
+    facts = facts_of(model, proto, shapes)
+    permute(proto.graph, {"": model.way.order(read_graph(proto.graph), None)})
+    return proto, facts
