@@ -34,15 +34,23 @@ _STRIDED_SLICE, _CONCATENATION = (45, 32), (2, 10)
 _INT32 = 2
 
 
-def write(bands: TfliteBands, split: Split) -> Graph:
+def write(bands: TfliteBands, split: Split) -> tuple[Graph, int]:
     """The file split, its operators in the given order of the split program, without a plan; read again and checked.
+
+    Returns
+    -------
+    Graph
+    int
+        Bytes of constants that stand in it cut as well as whole.
 
     Raises
     ------
     InputError
         When a table has fields this version cannot copy.
     """
-    return check(bands.graph, read(_Writing(bands, split).file(), "the split model"))
+    writing = _Writing(bands, split)
+    graph = check(bands.graph, read(writing.file(), "the split model"))
+    return graph, sum(len(t.data) for t in writing.new if t.like >= 0 and t.data is not None)
 
 
 def check(old: Graph, new: Graph) -> Graph:
