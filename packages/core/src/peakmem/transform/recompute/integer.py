@@ -20,7 +20,7 @@ from peakmem.transform.recompute.retention import Retention
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpSolver
 
-FEW = 0.5
+FEW = 0.0
 """Where all plans cost 0 MACs: how far from the fewest reruns a solution may be, as a share."""
 
 LARGEST_SUM = 2**62

@@ -254,7 +254,7 @@ def _near(search: Search, reruns: Sequence[Rerun]) -> None:
     begin, left = time.monotonic(), search.left()
     search.improve(greedy(problem, search.target, start=reruns, deadline=begin + 0.2 * left), "lowering")
     units = {u for _, u in reruns}
-    for _ in range(LEVELS if len(problem.units) > SMALL else 0):
+    for _ in range(LEVELS):
         limit = begin + 0.4 * left - time.monotonic()
         if search.settled or limit <= 0 or len(units) > SMALL:
             return
