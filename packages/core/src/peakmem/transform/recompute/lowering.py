@@ -164,9 +164,12 @@ class _View:
         then = int(np.maximum(part - target, 0).sum())
         resting = self.resting[event] - self.sizes[dropped] + sum(size for _, size in kept)
         last_reader = {b: k for k, u in enumerate(units) for b in problem.units[u].sources if b in made}
+        freed = [0] * len(units)
+        for b, reader in last_reader.items():
+            freed[reader] += self.sizes[b]
         for k, u in enumerate(units):
             then += max(0, resting + problem.units[u].charge - target)
             resting += sum(self.sizes[b] for b in problem.units[u].delivers if b in last_reader or k == len(units) - 1)
-            resting -= sum(self.sizes[b] for b, reader in last_reader.items() if reader == k)
+            resting -= freed[k]
         gain = over - then
         return (price + 1) / gain if gain > 0 else None
