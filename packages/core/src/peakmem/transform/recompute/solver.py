@@ -142,8 +142,8 @@ it, if it settles nothing, with half as much of what is left."""
 MIXED = ("ratio", "stale", "large+", "ratio+")
 """Rules of the wider beams."""
 
-ALONE = ((1, "ratio"), (1, "stale+"), (1, "fit"), (1, "large+"), (1, "ratio+"), (1, "stale"), (3, "large+"), (3, "stale+"))
-"""Depths and rules of the beams of width 1, the most useful ones first."""
+ALONE = ((1, "ratio"), (1, "stale"), (1, "fit"), (1, "large+"), (1, "stale+"), (1, "ratio+"), (3, "large+"), (3, "stale+"))
+"""Depths and rules of the beams of width 1, the quicker ones first."""
 
 FIRST_MODEL, LARGEST_MODEL = 500, 20_000
 """Decisions of the first relaxation, and those to which it may grow, fourfold each time: a small one has a bound, and
@@ -252,10 +252,10 @@ def _near(search: Search, reruns: Sequence[Rerun]) -> None:
     also those that make their sources, at other moments."""
     problem = search.problem
     begin, left = time.monotonic(), search.left()
-    search.improve(greedy(problem, search.target, start=reruns, deadline=begin + 0.2 * left), "lowering")
+    search.improve(greedy(problem, search.target, start=reruns, deadline=begin + 0.4 * left), "lowering")
     units = {u for _, u in reruns}
     for _ in range(LEVELS):
-        limit = begin + 0.4 * left - time.monotonic()
+        limit = begin + 0.6 * left - time.monotonic()
         if search.settled or limit <= 0 or len(units) > SMALL:
             return
         placed = solve_intervals(search.horizon(units), at_least=search.bound, time_limit=limit, effort=NARROW)
