@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from peakmem.transform.recompute.plan import Rerun
 from peakmem.transform.recompute.reruns import RerunProblem
 
-RULES = ("ratio", "fit", "stale", "ratio+", "stale+", "large+")
-"""Ways to choose what to evict: least MACs a byte; the cheapest single value that suffices; MACs over bytes and time to
-the next reading; the largest. Values that no base step reads any more go first; with a plus they stand in line with the
-others, since what can be made again from them is cheap to evict."""
+RULES = ("ratio", "stale", "fit", "large+", "stale+", "ratio+")
+"""Ways to choose what to evict, the quicker ones first: least MACs a byte; MACs over bytes and time to the next reading; the
+cheapest single value that suffices; the largest. Values that no base step reads any more go first; with a plus they stand in
+line with the others, since what can be made again from them is cheap to evict."""
 
 PRICED = 24
 """How many candidates a rule that weighs prices looks at, the largest first."""
@@ -63,19 +63,16 @@ class Eviction:
     problem : RerunProblem
     target : int
         Bytes.
-    depth : int
-        A value that no base step reads any more is kept, while there is room, if it is at most so many reruns away
-        from one that is still read.
     """
 
-    def __init__(self, problem: RerunProblem, target: int, *, depth: int = 1) -> None:
+    def __init__(self, problem: RerunProblem, target: int) -> None:
         self.problem, self.target = problem, target
         program, n = problem.program, len(problem.order)
         self.n = n
         self.sizes = [0 if b.kind == "constant" else b.size for b in program.buffers]
         self.pinned = mask_of(b for b, x in enumerate(program.buffers) if x.pinned)
         self.usable = [problem.max_extra_macs is None or u.cost <= problem.max_extra_macs for u in problem.units]
-        of_use = self._of_use(depth)
+        of_use = self._of_use()
         self.entry = mask_of(b for b in program.entry if self.sizes[b])
         births, ends, kept_ends = [0] * (n + 1), [0] * (n + 2), [0] * (n + 2)
         for b, size in enumerate(self.sizes):
@@ -105,20 +102,21 @@ class Eviction:
         self.full = [1 << (s + self.limit - 1) for s in self.shift]
         self.known: dict[tuple[int, int], int] = {}
 
-    def _of_use(self, depth: int) -> list[int]:
+    def _of_use(self) -> list[int]:
+        """Through which step each value is kept while there is room: as long as a base step reads it, or what one rerun
+        makes of it."""
         problem = self.problem
         of_use = list(problem.last_use)
         through, _ = problem.needed_through(self.usable)
         for b, x in enumerate(problem.program.buffers):
             if x.kind == "input" and x.size <= self.target // 64:  # cannot be made again, and takes little room
                 of_use[b] = max(of_use[b], through[b])
-        for _ in range(depth):
-            before = list(of_use)
-            for i, u in enumerate(problem.units):
-                if self.usable[i]:
-                    end = min(u.deadline, max(before[b] for b in u.delivers))
-                    for b in u.sources:
-                        of_use[b] = max(of_use[b], end)
+        before = list(of_use)
+        for i, u in enumerate(problem.units):
+            if self.usable[i]:
+                end = min(u.deadline, max(before[b] for b in u.delivers))
+                for b in u.sources:
+                    of_use[b] = max(of_use[b], end)
         return of_use
 
     def weigh(self, mask: int) -> int:
@@ -207,10 +205,6 @@ class Eviction:
             other = _Step(self, x, step, rule)
             if other.step():
                 yield other.label(x)
-        if len(rules) > 1:
-            other = _Step(self, x, step, rules[0])
-            if other.early() and other.step():
-                yield other.label(x)
 
 
 class _Step:
@@ -266,29 +260,6 @@ class _Step:
             self.present &= ~gone
             self.size -= beam.weigh(gone)
         return True
-
-    def early(self) -> bool:
-        """Make again, before it is asked for, what waits for a value that is kept for nothing else."""
-        beam, t = self.beam, self.t
-        absent = beam.live[t] & ~self.present & ~beam.old[t]
-        done = False
-        for b in sorted(members_of(absent), key=lambda b: (beam.next_use(b, t), b)):
-            u = beam.unit(b, t)
-            if u < 0 or self.present >> b & 1 or beam.sources[u] & ~self.present:
-                continue
-            if beam.sources[u] & ~beam.live[t]:
-                done = self.attempt(b, beam.old[t] & self.present) or done
-        return done
-
-    def attempt(self, b: int, protect: int) -> bool:
-        """Make ``b`` again, or change nothing."""
-        before = (self.present, self.size, self.used, self.cost, self.count)
-        reruns = len(self.reruns)
-        if self.restore(b, protect):
-            return True
-        self.present, self.size, self.used, self.cost, self.count = before
-        del self.reruns[reruns:]
-        return False
 
     def restore(self, b: int, protect: int) -> bool:
         """Rerun what brings ``b`` back, after all it needs."""

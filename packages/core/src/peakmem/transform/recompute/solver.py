@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from peakmem.transform.recompute.eviction import Late
+from peakmem.transform.recompute.eviction import RULES, Eviction, Late
 from peakmem.transform.recompute.floors import floor
 from peakmem.transform.recompute.horizon import Horizon
 from peakmem.transform.recompute.integer import Answer, solve_integer
@@ -139,11 +139,8 @@ HEURISTICS = 0.4
 """Of the time limit, the most that heuristics take before the first relaxation. Where a plan is given, they come after
 it, if it settles nothing, with half as much of what is left."""
 
-MIXED = ("ratio", "stale", "large+", "ratio+")
-"""Rules of the wider beams."""
-
-ALONE = ((1, "ratio"), (1, "stale"), (1, "fit"), (1, "large+"), (1, "stale+"), (1, "ratio+"), (3, "large+"), (3, "stale+"))
-"""Depths and rules of the beams of width 1, the quicker ones first."""
+WIDTH, MIXED = 64, ("ratio", "stale", "large+", "ratio+")
+"""Labels of the wider beam, and its rules."""
 
 FIRST_MODEL, LARGEST_MODEL = 500, 20_000
 """Decisions of the first relaxation, and those to which it may grow, fourfold each time: a small one has a bound, and
@@ -160,18 +157,19 @@ NARROW, EFFORT = 0.5, 60.0
 
 
 def _heuristics(search: Search, deadline: float) -> None:
-    """Plans before any relaxation: the worst moment first, each rule of eviction alone, which is fast, then wider beams."""
+    """Plans before any relaxation: the worst moment first, each rule of eviction alone, which is fast, then a wider beam."""
     search.tried = True
     begin = time.monotonic()
     search.improve(greedy(search.problem, search.target, deadline=begin + 0.3 * (deadline - begin)), "lowering")
     several: list[tuple[int, int, list[Rerun]]] = []
     slowest = 0.0
+    beam = Eviction(search.problem, search.target)
     with suppress(Late):
-        for depth, rule in ALONE:
+        for rule in RULES:
             if search.settled:
                 return
             since = time.monotonic()
-            found = search.beam(depth).search(1, (rule,), deadline=deadline)
+            found = beam.search(1, (rule,), deadline=deadline)
             slowest = max(slowest, time.monotonic() - since)
             if found is not None:
                 several.append((cost_of(search.problem, found), len(found), found))
@@ -179,12 +177,9 @@ def _heuristics(search: Search, deadline: float) -> None:
                     break
     for _, _, found in sorted(several)[:2]:
         search.improve(found, "eviction")
-    with suppress(Late):
-        for width in (8, 64):
-            for depth in (1, 3):
-                if search.settled or time.monotonic() + width * slowest > deadline:
-                    return  # it would hardly end in time
-                search.improve(search.beam(depth).search(width, MIXED, below=search.price, deadline=deadline), "eviction")
+    if not search.settled and time.monotonic() + WIDTH * slowest < deadline:  # else it would hardly end in time
+        with suppress(Late):
+            search.improve(beam.search(WIDTH, MIXED, below=search.price, deadline=deadline), "eviction")
 
 
 def _refine(search: Search) -> bool:
