@@ -1,7 +1,7 @@
 """Evict where memory ends: a heuristic that runs the base order and follows several futures at once. It wins on large
 programs: a plan for 1,500 statements takes tenths of a second, before any relaxation is written down.
 
-Every label is a machine state: what is present, what has been rerun, at what price. Values are evicted only where memory
+Every label is a state of the machine: what is present, what has been rerun, at what price. Values are evicted only where memory
 ends, and made again right before they are read, with all they need. What to evict is the question; each *rule* answers
 it differently, and a beam keeps the labels that promise the least price. A label's promise is what it has spent plus
 the price of everything that must be made again; no continuation is cheaper, so labels that cannot beat a known plan, or
@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from copy import copy
 
 from peakmem.transform.recompute.plan import Rerun
 from peakmem.transform.recompute.reruns import RerunProblem
@@ -39,20 +39,6 @@ LOST: Price = (1 << 50, 1)
 
 class Late(Exception):
     """The deadline has passed."""
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Label:
-    """A state of the machine, and how it came about."""
-
-    present: int
-    size: int
-    used: int  # cap - 1 bits a group, as many low ones set as it has reruns
-    cost: int
-    count: int
-    promise: Price
-    parent: Label | None
-    reruns: tuple[Rerun, ...]
 
 
 class Eviction:
@@ -170,11 +156,11 @@ class Eviction:
         Late
             When the ``deadline`` (a `time.monotonic` value) passes.
         """
-        labels = [Label(self.entry, self.weigh(self.entry), 0, 0, 0, (0, 0), None, ())]
+        labels = [_Label(self)]
         for step in range(self.n):
             if deadline is not None and time.monotonic() > deadline:
                 raise Late
-            found: dict[tuple[int, int], Label] = {}
+            found: dict[tuple[int, int], _Label] = {}
             for x in labels:
                 for y in self.children(x, step, rules):
                     if below is None or y.promise < below:
@@ -187,40 +173,43 @@ class Eviction:
             if len(labels) > 1:
                 labels.sort(key=lambda y: (y.promise, -y.size, y.present, y.used))
                 del labels[width:]
-        at: Label | None = min(labels, key=lambda y: y.promise)
+        at: _Label | None = min(labels, key=lambda y: y.promise)
         parts = []
         while at is not None:
             parts.append(at.reruns)
             at = at.parent
         return [r for part in reversed(parts) for r in part]
 
-    def children(self, x: Label, step: int, rules: Sequence[str]) -> Iterator[Label]:
+    def children(self, x: _Label, step: int, rules: Sequence[str]) -> Iterator[_Label]:
         """What may come of a label in one step; several where something had to be dropped."""
-        first = _Step(self, x, step, rules[0])
-        if first.step():
-            yield first.label(x)
-        if not first.tight:
-            return
-        for rule in rules[1:]:
-            other = _Step(self, x, step, rule)
-            if other.step():
-                yield other.label(x)
+        for rule in rules:
+            y = x.copy(step, rule)
+            if y.step():
+                yield y
+            if not y.tight and rule == rules[0]:
+                return
 
 
-class _Step:
-    """One label on its way through one gap and one base step."""
+class _Label:
+    """A state of the machine after one gap and one base step, and how it came about."""
 
-    def __init__(self, beam: Eviction, x: Label, step: int, rule: str) -> None:
-        self.beam, self.t, self.rule = beam, step, rule
-        self.present, self.size, self.used, self.cost, self.count = x.present, x.size, x.used, x.cost, x.count
+    __slots__ = ("beam", "cost", "count", "parent", "present", "promise", "reruns", "rule", "size", "t", "tight", "used")
+
+    def __init__(self, beam: Eviction) -> None:
+        self.beam, self.present, self.size = beam, beam.entry, beam.weigh(beam.entry)
+        self.used = 0  # cap - 1 bits a group, as many low ones set as it has reruns
+        self.cost = self.count = 0
+        self.promise: Price = (0, 0)
+        self.parent: _Label | None = None
         self.reruns: list[Rerun] = []
+        self.t, self.rule = -1, ""
         self.tight = False  # something that is still read had to be dropped
-        self.promise: Price = x.promise
 
-    def label(self, parent: Label) -> Label:
-        return Label(
-            self.present, self.size, self.used, self.cost, self.count, self.promise, parent, tuple(self.reruns)
-        )
+    def copy(self, step: int, rule: str) -> _Label:
+        """The same state, on its way through the next step."""
+        other = copy(self)
+        other.t, other.rule, other.parent, other.reruns, other.tight = step, rule, self, [], False
+        return other
 
     def step(self) -> bool:
         """Make again what the base step reads, make room, and run it."""

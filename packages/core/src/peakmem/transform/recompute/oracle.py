@@ -53,11 +53,10 @@ def free_order(
         done, present, counts = state
         yield from ((0, (done, present ^ b, counts)) for b in droppable if present & b)
         for k, u in enumerate(problem.units):  # one statement each, since nothing is written twice
-            sources = mask_of(u.sources)
-            if done >> u.members[0] & 1 and counts[k] + 1 < cap and present & sources == sources:
-                if weigh(present) + u.inner[0] <= target:
-                    again = (*counts[:k], counts[k] + 1, *counts[k + 1 :])
-                    yield u.cost, (done, present | mask_of(u.delivers), again)
+            allowed = done >> u.members[0] & 1 and counts[k] + 1 < cap and not mask_of(u.sources) & ~present
+            if allowed and weigh(present) + u.inner[0] <= target:
+                again = (*counts[:k], counts[k] + 1, *counts[k + 1 :])
+                yield u.cost, (done, present | mask_of(u.delivers), again)
         for v in range(len(program)):
             if not done >> v & 1 and done & before[v] == before[v]:
                 old = fresh = 0

@@ -135,7 +135,7 @@ def solve(
         return outcome(interrupted=True)
 
 
-HEURISTICS = 0.4
+HEURISTICS = 0.3
 """Of the time limit, the most that heuristics take before the first relaxation. Where a plan is given, they come after
 it, if it settles nothing, with half as much of what is left."""
 
@@ -146,8 +146,9 @@ FIRST_MODEL, LARGEST_MODEL = 500, 20_000
 """Decisions of the first relaxation, and those to which it may grow, fourfold each time: a small one has a bound, and
 reruns to mend, long before a large one. The largest leaves out the steps that exceed the target least."""
 
-SMALL = 128
-"""With so many units the full problem is tried after the first relaxation that does not settle the matter."""
+SMALL, FEW = 128, 64
+"""With so many units the full problem is tried after the first relaxation that does not settle the matter; so many are placed
+anew, near a relaxation."""
 
 LEVELS = 4
 """How often the units of a solution are joined by those that make their sources."""
@@ -160,7 +161,7 @@ def _heuristics(search: Search, deadline: float) -> None:
     """Plans before any relaxation: the worst moment first, each rule of eviction alone, which is fast, then a wider beam."""
     search.tried = True
     begin = time.monotonic()
-    search.improve(greedy(search.problem, search.target, deadline=begin + 0.3 * (deadline - begin)), "lowering")
+    search.improve(greedy(search.problem, search.target, deadline=begin + 0.4 * (deadline - begin)), "lowering")
     several: list[tuple[int, int, list[Rerun]]] = []
     slowest = 0.0
     beam = Eviction(search.problem, search.target)
@@ -251,7 +252,7 @@ def _near(search: Search, reruns: Sequence[Rerun]) -> None:
     units = {u for _, u in reruns}
     for _ in range(LEVELS):
         limit = begin + 0.6 * left - time.monotonic()
-        if search.settled or limit <= 0 or len(units) > SMALL:
+        if search.settled or limit <= 0 or len(units) > FEW:
             return
         placed = solve_intervals(search.horizon(units), at_least=search.bound, time_limit=limit, effort=NARROW)
         if placed is not None:
