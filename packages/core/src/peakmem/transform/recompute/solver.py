@@ -101,8 +101,7 @@ def solve(
     2. plans by heuristics, before any relaxation and with a share of the time of their own;
     3. the relaxation that enforces memory only where the last solution broke the target, grown step by step:
        its optimum is a bound, and a plan of that price settles the matter; plans near solutions that cannot be realized;
-    4. where only reruns break the target: rows that make room for them;
-    5. the full problem in intervals: early where it is small, else when nothing is left to add to the relaxation.
+    4. the full problem in intervals: early where it is small, else when only reruns break the target.
 
     Among plans found with equal MACs the one with the fewest reruns is given; ``exact`` speaks of MACs alone.
     """
@@ -188,15 +187,14 @@ def _refine(search: Search) -> bool:
     problem, target = search.problem, search.target
     now = trace(problem, ())
     steps: set[int] = set()
-    crowded: set[tuple[int, int]] = set()
     largest = FIRST_MODEL
     whole = False
     broken = {now.base_step[e]: b for e, b in enumerate(now.bytes_at) if b > target}
     while search.left() > 0:
         horizon = search.horizon()
-        grown = grow(horizon, steps, broken, largest) if broken else True
+        grown = grow(horizon, steps, broken, largest)
         largest = min(LARGEST_MODEL, 4 * largest)
-        model = build(horizon, steps, crowded=crowded)
+        model = build(horizon, steps)
         waiting = {step: size for step, size in broken.items() if step not in steps}
         share = 0.6 if waiting and grown else 1.0  # more steps may tell more
         answer = Answer(None, None, True, "memory")
@@ -225,15 +223,10 @@ def _refine(search: Search) -> bool:
                 return True
         if search.settled:
             break
-        over = {e: b for e, b in enumerate(now.bytes_at) if b > target}
-        broken = {now.base_step[e]: b for e, b in over.items() if now.block[e] < 0 and now.base_step[e] not in steps}
-        if not broken:  # only reruns break the target: they must fit beside what stays
-            guilty = {(now.base_step[e], reruns[now.block[e]][1]) for e in over if now.block[e] >= 0}
-            if guilty <= crowded:
-                break
-            crowded |= guilty
-            around = {s for step, _ in guilty for s in (step - 1, step) if s >= 0}
-            broken = {step: horizon.full[step] for step in sorted(around - steps)}
+        over = {now.base_step[e]: b for e, b in enumerate(now.bytes_at) if b > target and now.block[e] < 0}
+        broken = {step: size for step, size in over.items() if step not in steps}
+        if not broken:  # only reruns break the target, and relaxations do not see them
+            break
     return not search.settled and search.left() > 0 and _whole(search)
 
 
