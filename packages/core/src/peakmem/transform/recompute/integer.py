@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from peakmem.transform.recompute.retention import Retention
+from peakmem.transform.recompute.retention import Retention, merged
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpSolver
@@ -85,13 +85,11 @@ class Scaled:
                 self.objective[x] = 1
 
     def _add(self, terms: Sequence[tuple[int, int]], bound: int) -> None:
-        merged: dict[int, int] = {}
-        for a, x in terms:
-            merged[x] = merged.get(x, 0) + a
-        scale = math.gcd(*merged.values()) or 1
-        if merged:
-            self.rows.append((tuple(a // scale for a in merged.values()), tuple(merged), bound // scale))
-        self.contradiction = self.contradiction or (not merged and bound < 0)
+        coefficients = merged(terms)
+        scale = math.gcd(*coefficients.values()) or 1
+        if coefficients:
+            self.rows.append((tuple(a // scale for a in coefficients.values()), tuple(coefficients), bound // scale))
+        self.contradiction = self.contradiction or (not coefficients and bound < 0)
 
     @property
     def largest_sum(self) -> int:

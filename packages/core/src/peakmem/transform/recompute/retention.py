@@ -21,6 +21,14 @@ Term = tuple[int, int]
 """Coefficient and variable."""
 
 
+def merged(terms: Iterable[Term]) -> dict[int, int]:
+    """Variable -> the sum of its coefficients."""
+    found: dict[int, int] = {}
+    for a, x in terms:
+        found[x] = found.get(x, 0) + a
+    return found
+
+
 @dataclass(frozen=True)
 class Row:
     """``sum of coefficient * variable <= bound``."""
