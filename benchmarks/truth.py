@@ -1,11 +1,12 @@
 """The solver against exhaustive search on tens of thousands of random programs.
 
-    python benchmarks/truth.py [--programs 20000] [--seed 0]
+    python benchmarks/truth.py [--programs 20000] [--seed 0] [--overlays]
 
 Every program is solved by `peakmem.ordering.order_program` and by a bottleneck shortest path over all states; orders,
 peaks, bounds and certificates are compared, and a third of the programs also in reverse, relabelled and with every
-buffer split. Up to 9 statements the walk through all orders is a second oracle. Prints counts; exits 1 on the first
-disagreement, with the smallest program found that shows it.
+buffer split. Up to 9 statements the walk through all orders is a second oracle. With ``--overlays`` every program has some
+(then reversal and splitting would change it, and only relabelling is tried), and peaks are the least over the ways to use them
+too. Prints counts; exits 1 on the first disagreement, with the smallest program found that shows it.
 """
 
 from __future__ import annotations
@@ -36,15 +37,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--programs", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--overlays", action="store_true")
     options = parser.parse_args()
     total: Counter[str] = Counter()
     begin = time.perf_counter()
     for k, (word, share, sizes, kind) in enumerate(SHARES):
         start = time.perf_counter()
         counts: Counter[str] = Counter()
+        kind = {**kind, "overlays": options.overlays}
         for i, program in programs(1000 * options.seed + k, round(options.programs * share), sizes, **kind):
             try:
                 examine(program, counts)
+                counts["with overlays"] += program.has_overlays
                 if len(program) <= 9:
                     workspaces = least_workspaces(program)
                     counts["brute force"] += 1

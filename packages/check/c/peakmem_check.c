@@ -137,6 +137,15 @@ static Wide add(Wide a, Wide b)
     return x;
 }
 
+/* a - b; b is not the larger. */
+static Wide subtract(Wide a, Wide b)
+{
+    Wide x;
+    x.low = a.low - b.low;
+    x.high = a.high - b.high - (a.low < b.low);
+    return x;
+}
+
 static int compare(Wide a, Wide b)
 {
     if (a.high != b.high)
@@ -668,13 +677,20 @@ typedef struct {
     uint32_t *start, *item;
 } Lists;
 
-/* What proofs speak about: a program, or its mirror image. */
-typedef struct {
+/* What proofs speak about: a program, its mirror image, or a part of either that a components node cuts out. A part has
+ * numbers of its own, in the order of the ids that its statements and buffers have in the file. */
+typedef struct Side {
     uint32_t n, m; /* statements, buffers */
     uint64_t *bytes;
     unsigned char *counted, *entry, *pinned; /* of buffers; counted: not a constant */
     Lists before, touches, touchers;
+    Lists inputs;    /* of the overlay of each statement, as listed (they need not ascend) */
+    uint64_t *saved; /* of each of these: min(its bytes, those of the overlay's output) */
     Wide *workspace; /* with the proved bounds of bodies */
+    uint32_t *ids, *buffer_ids; /* of a part, ascending; NULL: they are the numbers */
+    uint32_t whole;             /* statements of the program of which this is a part */
+    struct Side *mirror;        /* NULL until asked for */
+    int mirrored;
 } Side;
 
 typedef struct {
@@ -690,6 +706,7 @@ typedef struct {
     Json json;
     Part **parts; /* a part before its bodies; parts[0] is the program */
     size_t count, room;
+    int overlays; /* whether any part has one */
 } Program;
 
 static int compare_numbers(const void *a, const void *b)
@@ -721,6 +738,13 @@ static int contains(Lists lists, uint32_t i, uint32_t wanted)
             high = middle;
     }
     return low < lists.start[i + 1] && lists.item[low] == wanted;
+}
+
+/* Room for lists of n things with `count` items in all. */
+static void new_lists(Lists *lists, uint32_t n, size_t count)
+{
+    lists->start = make((size_t)n + 2, sizeof *lists->start);
+    lists->item = make(count + 1, sizeof *lists->item);
 }
 
 /* From the lists of `n` things over `m` others, the lists of the others over the things. */
@@ -811,18 +835,48 @@ static Entry *ids_of(const Json *json, uint32_t list, const char *where)
     return ids;
 }
 
-static void require_births(const Json *json, const Side *side, const Lists *writes);
+/* The overlay of statement i, if it has one: appends its inputs and puts its output down. What the rest of the
+ * program must say for it to be one is asked later, in `require_overlays`. */
+static void read_overlay(const Json *json, uint32_t statement, uint32_t i, const Entry *known, Side *side, size_t *room,
+    uint32_t *output)
+{
+    uint32_t overlay = optional(json, statement, "overlay", OBJECT, "statements"), from = side->inputs.start[i], to = from, k, list;
+    const Entry *entry;
+    side->inputs.start[i + 1] = from;
+    if (!overlay)
+        return;
+    list = member(json, overlay, "output");
+    entry = kind_of(json, list) == TEXT ? find_entry(known, side->m, text_of(json, list)) : NULL;
+    if (entry == NULL)
+        bad("%.300s: statements[%lu]: the overlay's 'output' must be the id of a buffer", json->name, (unsigned long)i);
+    output[i] = entry->index;
+    list = member(json, overlay, "inputs");
+    if (kind_of(json, list) != LIST || json->values[list].length == 0)
+        bad("%.300s: statements[%lu]: the overlay's 'inputs' must list a buffer", json->name, (unsigned long)i);
+    to = named(json, list, known, side->m, side->m, &side->inputs.item, room, from, "the overlay's 'inputs'");
+    side->inputs.start[i + 1] = to;
+    if (to - from > 1) {
+        uint32_t *sorted = make(to - from, sizeof *sorted);
+        memcpy(sorted, side->inputs.item + from, (to - from) * sizeof *sorted);
+        k = sorted_once(sorted, to - from);
+        drop(sorted);
+        if (k < to - from)
+            bad("%.300s: statements[%lu]: the overlay's 'inputs' list a buffer twice", json->name, (unsigned long)i);
+    }
+}
+
+static void require_sense(const Json *json, Side *side, const Lists *writes, const uint32_t *output);
 
 /* Reads the program that is `value`; its bodies are read when their turn comes. */
 static void read_part(Program *program, uint32_t value, Part *part, int depth, uint32_t **bodies, size_t *bodies_room)
 {
     const Json *json = &program->json;
     Side *side = &part->side;
-    uint32_t buffers, statements, i, k, at, count;
+    uint32_t buffers, statements, i, k, at, count, *output; /* output: of each statement's overlay */
     uint64_t total = 0;
     Entry *buffer_ids, *statement_ids;
     Lists writes;
-    size_t touch_room = 0, before_room = 0, write_room = 0;
+    size_t touch_room = 0, before_room = 0, write_room = 0, input_room = 0;
     if (depth > 32)
         bad("%.300s: bodies nest more than 32 deep", json->name);
     if (kind_of(json, value) != OBJECT && !(value == 0 && json->values[0].kind == OBJECT))
@@ -839,7 +893,7 @@ static void read_part(Program *program, uint32_t value, Part *part, int depth, u
     if (kind_of(json, buffers) != LIST || kind_of(json, statements) != LIST)
         bad("%.300s: 'buffers' and 'statements' must be lists", json->name);
     side->m = json->values[buffers].length;
-    side->n = json->values[statements].length;
+    side->n = side->whole = json->values[statements].length;
 
     buffer_ids = ids_of(json, buffers, "buffers");
     side->bytes = make((size_t)side->m + 1, sizeof *side->bytes);
@@ -869,7 +923,10 @@ static void read_part(Program *program, uint32_t value, Part *part, int depth, u
     part->inside = make((size_t)side->n + 1, sizeof *part->inside);
     side->touches.start = make((size_t)side->n + 2, sizeof(uint32_t));
     side->before.start = make((size_t)side->n + 2, sizeof(uint32_t));
+    side->inputs.start = make((size_t)side->n + 2, sizeof(uint32_t));
     writes.start = make((size_t)side->n + 2, sizeof(uint32_t));
+    output = make((size_t)side->n + 1, sizeof *output);
+    side->inputs.item = grown(NULL, &input_room, 1, sizeof(uint32_t));
     side->touches.item = grown(NULL, &touch_room, 1, sizeof(uint32_t));
     side->before.item = grown(NULL, &before_room, 1, sizeof(uint32_t));
     writes.item = grown(NULL, &write_room, 1, sizeof(uint32_t));
@@ -900,6 +957,7 @@ static void read_part(Program *program, uint32_t value, Part *part, int depth, u
         start = side->before.start;
         count = named(json, list, statement_ids, side->n, i, &side->before.item, &before_room, start[i], "'dependences'");
         start[i + 1] = start[i] + sorted_once(side->before.item + start[i], count - start[i]);
+        read_overlay(json, at, i, buffer_ids, side, &input_room, output);
         list = optional(json, at, "bodies", LIST, "statements");
         if (list) {
             uint32_t body = list + 1;
@@ -917,11 +975,13 @@ static void read_part(Program *program, uint32_t value, Part *part, int depth, u
         }
     }
     side->touchers = transposed(side->touches, side->n, side->m);
-    require_births(json, side, &writes);
+    require_sense(json, side, &writes, output);
+    program->overlays |= side->inputs.start[side->n] > 0;
     drop(buffer_ids);
     drop(statement_ids);
     drop(writes.start);
     drop(writes.item);
+    drop(output);
 }
 
 static void read_program(Program *program, const char *name)
@@ -1071,6 +1131,14 @@ static void put_program(Sha *sha, const Json *json, uint32_t value, int outermos
         put_text(sha, text_of(json, member(json, at, "id")));
         put(sha, ",\"op\":");
         put_text(sha, default_text(json, member(json, at, "op"), ""));
+        found = member(json, at, "overlay");
+        if (found) {
+            put(sha, ",\"overlay\":{\"inputs\":");
+            put_texts(sha, json, member(json, found, "inputs"));
+            put(sha, ",\"output\":");
+            put_text(sha, text_of(json, member(json, found, "output")));
+            put(sha, "}");
+        }
         put(sha, ",\"pure\":");
         found = member(json, at, "pure");
         put_truth(sha, found ? kind_of(json, found) == TRUE_ : !effects || json->values[effects].length == 0);
@@ -1098,11 +1166,14 @@ static void put_program(Sha *sha, const Json *json, uint32_t value, int outermos
 enum { BEFORE, AFTER };
 
 typedef struct Graph {
+    Side *side;
     struct Graph *base; /* NULL: the side's own dependences */
     uint32_t *arcs;     /* pairs: before, after */
     uint32_t count;     /* of arcs */
-    int mirrored, cyclic;
-    uint32_t number; /* graphs are the same exactly when their numbers are */
+    size_t added;       /* arcs, with those of the bases */
+    int cyclic;
+    uint32_t number; /* of a graph of a whole program, else 0 */
+    char key[72];    /* of a graph of a part, "" until asked for */
 } Graph;
 
 typedef struct {
@@ -1152,10 +1223,11 @@ static void rank(Dag *dag)
     drop(missing);
 }
 
-static Dag *new_dag(const Side *side, const Graph *graph)
+static Dag *new_dag(const Graph *graph)
 {
     Dag *dag = make(1, sizeof *dag);
     const Graph *g;
+    const Side *side = graph->side;
     uint32_t n = side->n, v, k, *extra = make((size_t)n + 2, sizeof *extra);
     size_t total = side->before.start[n];
     for (g = graph; g; g = g->base)
@@ -1330,9 +1402,9 @@ static int is_birth(const Dag *dag, uint32_t b, uint32_t v)
     return low < end && dag->births[low] == v;
 }
 
-static void require_births(const Json *json, const Side *side, const Lists *writes)
+static void require_births(const Json *json, Dag *dag, const Lists *writes)
 {
-    Dag *dag = new_dag(side, NULL);
+    const Side *side = dag->side;
     uint32_t b, i;
     for (b = 0; b < side->m; b++) {
         if (!side->counted[b])
@@ -1343,51 +1415,231 @@ static void require_births(const Json *json, const Side *side, const Lists *writ
                 bad("%.300s: statement %lu reads buffer %lu before anything it depends on has written it", json->name,
                     (unsigned long)dag->births[dag->births_start[b] + i], (unsigned long)b);
     }
+}
+
+/* All births are known. A statement that touches a buffer is no birth of it exactly when a strict ancestor touches it. */
+static void require_overlays(const Json *json, const Dag *dag, const Lists *writes, const uint32_t *output)
+{
+    const Side *side = dag->side;
+    uint32_t v, k;
+    for (v = 0; v < side->n; v++)
+        for (k = side->inputs.start[v]; k < side->inputs.start[v + 1]; k++) {
+            uint32_t a = side->inputs.item[k], o = output[v];
+            if (dag->births_count[o] != 1 || !is_birth(dag, o, v))
+                bad("%.300s: statements[%lu]: is not the only birth of its overlay's output", json->name, (unsigned long)v);
+            if (a == o || side->pinned[a] || !contains(side->touches, v, a) || contains(*writes, v, a)
+                || !(side->entry[a] || !is_birth(dag, a, v)))
+                bad("%.300s: statements[%lu]: buffer %lu cannot be an input of its overlay", json->name, (unsigned long)v,
+                    (unsigned long)a);
+            side->saved[k] = side->bytes[a] < side->bytes[o] ? side->bytes[a] : side->bytes[o];
+        }
+}
+
+static void require_sense(const Json *json, Side *side, const Lists *writes, const uint32_t *output)
+{
+    Graph own;
+    Dag *dag;
+    memset(&own, 0, sizeof own);
+    own.side = side;
+    dag = new_dag(&own);
+    side->saved = make((size_t)side->inputs.start[side->n] + 1, sizeof *side->saved);
+    require_births(json, dag, writes);
+    require_overlays(json, dag, writes, output);
     drop_dag(dag);
 }
 
 /* The program run backwards: statement i is n - 1 - i, arcs turned round, entry and pinned exchanged. */
-static Side mirror_image(const Side *side)
+static Side *mirror_image(Side *side)
 {
-    Side mirror = *side;
+    Side *mirror = side->mirror;
     uint32_t n = side->n, i, k, at;
-    Lists after = transposed(side->before, n, n);
-    mirror.entry = side->pinned;
-    mirror.pinned = side->entry;
-    mirror.workspace = make((size_t)n + 1, sizeof *mirror.workspace);
-    mirror.before.start = make((size_t)n + 2, sizeof(uint32_t));
-    mirror.before.item = make((size_t)after.start[n] + 1, sizeof(uint32_t));
-    mirror.touches.start = make((size_t)n + 2, sizeof(uint32_t));
-    mirror.touches.item = make((size_t)side->touches.start[n] + 1, sizeof(uint32_t));
+    Lists after;
+    if (mirror)
+        return mirror;
+    side->mirror = mirror = make(1, sizeof *mirror);
+    *mirror = *side;
+    mirror->mirror = side;
+    mirror->mirrored = !side->mirrored;
+    mirror->entry = side->pinned;
+    mirror->pinned = side->entry;
+    mirror->workspace = make((size_t)n + 1, sizeof *mirror->workspace);
+    mirror->ids = side->ids ? make((size_t)n + 1, sizeof *mirror->ids) : NULL;
+    new_lists(&mirror->before, n, side->before.start[n]);
+    new_lists(&mirror->touches, n, side->touches.start[n]);
+    new_lists(&mirror->inputs, n, side->inputs.start[n]);
+    mirror->saved = make((size_t)side->inputs.start[n] + 1, sizeof *mirror->saved);
+    after = transposed(side->before, n, n);
     for (i = 0; i < n; i++) {
         uint32_t old = n - 1 - i;
-        mirror.workspace[i] = side->workspace[old];
-        at = mirror.before.start[i];
+        mirror->workspace[i] = side->workspace[old];
+        if (side->ids)
+            mirror->ids[i] = side->whole - 1 - side->ids[old];
+        at = mirror->before.start[i];
         for (k = after.start[old + 1]; k-- > after.start[old];) /* from the last, so that they ascend */
-            mirror.before.item[at++] = n - 1 - after.item[k];
-        mirror.before.start[i + 1] = at;
-        at = mirror.touches.start[i];
+            mirror->before.item[at++] = n - 1 - after.item[k];
+        mirror->before.start[i + 1] = at;
+        at = mirror->touches.start[i];
         for (k = side->touches.start[old]; k < side->touches.start[old + 1]; k++)
-            mirror.touches.item[at++] = side->touches.item[k];
-        mirror.touches.start[i + 1] = at;
+            mirror->touches.item[at++] = side->touches.item[k];
+        mirror->touches.start[i + 1] = at;
+        at = mirror->inputs.start[i];
+        for (k = side->inputs.start[old]; k < side->inputs.start[old + 1]; k++) {
+            mirror->saved[at] = side->saved[k];
+            mirror->inputs.item[at++] = side->inputs.item[k];
+        }
+        mirror->inputs.start[i + 1] = at;
     }
-    mirror.touchers = transposed(mirror.touches, n, side->m);
+    mirror->touchers = transposed(mirror->touches, n, side->m);
     drop(after.start);
     drop(after.item);
     return mirror;
 }
 
+/* The part of the statements in `set` alone, and of the buffers that they alone touch. No dependence may lead out of the set.
+ * No overlay does: its buffers are shared with no other statement, as they are not both pinned and at entry. */
+static Side *part_of(const Side *side, const uint64_t *set)
+{
+    Side *part = make(1, sizeof *part);
+    uint32_t v, b, k, x, n = 0, m = 0, *number = make((size_t)side->n + 1, sizeof *number);
+    uint32_t *buffer = make((size_t)side->m + 1, sizeof *buffer);
+    uint32_t before = 0, touches = 0, inputs = 0;
+    for (v = 0; v < side->n; v++)
+        if (has(set, v)) {
+            number[v] = n++;
+            before += side->before.start[v + 1] - side->before.start[v];
+            touches += side->touches.start[v + 1] - side->touches.start[v];
+            inputs += side->inputs.start[v + 1] - side->inputs.start[v];
+        }
+    for (b = 0; b < side->m; b++) {
+        int own = side->touchers.start[b] < side->touchers.start[b + 1];
+        for (k = side->touchers.start[b]; own && k < side->touchers.start[b + 1]; k++)
+            own = has(set, side->touchers.item[k]);
+        buffer[b] = own ? m++ : UINT32_MAX;
+    }
+    part->n = n;
+    part->m = m;
+    part->whole = side->whole;
+    part->mirrored = side->mirrored;
+    part->bytes = make((size_t)m + 1, sizeof *part->bytes);
+    part->counted = make((size_t)m + 1, 1);
+    part->entry = make((size_t)m + 1, 1);
+    part->pinned = make((size_t)m + 1, 1);
+    part->buffer_ids = make((size_t)m + 1, sizeof *part->buffer_ids);
+    for (b = 0; b < side->m; b++)
+        if ((x = buffer[b]) != UINT32_MAX) {
+            part->bytes[x] = side->bytes[b];
+            part->counted[x] = 1; /* nothing touches a constant */
+            part->entry[x] = side->entry[b];
+            part->pinned[x] = side->pinned[b];
+            part->buffer_ids[x] = side->buffer_ids ? side->buffer_ids[b] : b;
+        }
+    part->workspace = make((size_t)n + 1, sizeof *part->workspace);
+    part->ids = make((size_t)n + 1, sizeof *part->ids);
+    new_lists(&part->before, n, before);
+    new_lists(&part->touches, n, touches);
+    new_lists(&part->inputs, n, inputs);
+    part->saved = make((size_t)inputs + 1, sizeof *part->saved);
+    before = touches = inputs = 0;
+    for (v = 0; v < side->n; v++) {
+        if (!has(set, v))
+            continue;
+        x = number[v];
+        part->workspace[x] = side->workspace[v];
+        part->ids[x] = side->ids ? side->ids[v] : v;
+        for (k = side->before.start[v]; k < side->before.start[v + 1]; k++)
+            part->before.item[before++] = number[side->before.item[k]];
+        part->before.start[x + 1] = before;
+        for (k = side->touches.start[v]; k < side->touches.start[v + 1]; k++)
+            if (buffer[side->touches.item[k]] != UINT32_MAX)
+                part->touches.item[touches++] = buffer[side->touches.item[k]];
+        part->touches.start[x + 1] = touches;
+        for (k = side->inputs.start[v]; k < side->inputs.start[v + 1]; k++) {
+            part->saved[inputs] = side->saved[k];
+            part->inputs.item[inputs++] = buffer[side->inputs.item[k]];
+        }
+        part->inputs.start[x + 1] = inputs;
+    }
+    part->touchers = transposed(part->touches, n, m);
+    drop(number);
+    drop(buffer);
+    return part;
+}
+
+/* The graph of a part: what was added to `from` between statements of the part. */
+static Graph *graph_of_part(const Graph *from, Side *part, const uint64_t *set)
+{
+    Graph *graph = make(1, sizeof *graph);
+    const Graph *g;
+    uint32_t v, k, n = 0, *number = make((size_t)from->side->n + 1, sizeof *number);
+    graph->side = part;
+    for (v = 0; v < from->side->n; v++)
+        if (has(set, v))
+            number[v] = n++;
+    for (g = from; g; g = g->base)
+        for (k = 0; k < g->count; k++)
+            graph->count += (uint32_t)has(set, g->arcs[2 * k]);
+    graph->arcs = make((size_t)2 * graph->count + 1, sizeof *graph->arcs);
+    for (g = from, graph->count = 0; g; g = g->base)
+        for (k = 0; k < g->count; k++)
+            if (has(set, g->arcs[2 * k])) {
+                graph->arcs[2 * graph->count] = number[g->arcs[2 * k]];
+                graph->arcs[2 * graph->count++ + 1] = number[g->arcs[2 * k + 1]];
+            }
+    graph->added = graph->count;
+    drop(number);
+    return graph;
+}
+
+static int compare_pairs(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Graphs of parts are the same exactly when their keys are (digests of side, part and the set of added arcs): two ways
+ * to one part may have added the same. Of a whole program equal graphs are one `Graph`: only a branch leads to two graphs
+ * from one state, and these two never become equal again; so numbers do. */
+static void find_key(Graph *graph)
+{
+    Sha sha;
+    const Graph *g;
+    const Side *side = graph->side;
+    unsigned char mirrored = (unsigned char)side->mirrored;
+    uint64_t *pairs;
+    size_t count = 0, i;
+    uint32_t k;
+    if (graph->number || *graph->key)
+        return;
+    pairs = make(graph->added + 1, sizeof *pairs);
+    for (g = graph; g; g = g->base)
+        for (k = 0; k < g->count; k++)
+            pairs[count++] = (uint64_t)g->arcs[2 * k] << 32 | g->arcs[2 * k + 1];
+    if (count > 1)
+        qsort(pairs, count, sizeof *pairs, compare_pairs);
+    sha_start(&sha);
+    sha_add(&sha, &mirrored, 1);
+    sha_add(&sha, &side->n, sizeof side->n);
+    sha_add(&sha, side->ids, side->n * sizeof *side->ids);
+    for (i = 0; i < count; i++)
+        if (i == 0 || pairs[i - 1] != pairs[i])
+            sha_add(&sha, pairs + i, sizeof *pairs);
+    sha_end(&sha, graph->key);
+    drop(pairs);
+}
+
 /* ---- flows -------------------------------------------------------------------------------------------------------
- * `region` says for each statement whether it is in L, undecided, or outside U. As L is a down-set, a buffer has a
- * birth in L exactly when it has a toucher in L, so births are needed only for the arcs that a flow names.
+ * `region` says for each statement whether it is in L, undecided, or outside U, or in the part that a flow about the rest
+ * leaves aside. As L is a down-set, a buffer has a birth in L exactly when it has a toucher in L, so births are needed only for
+ * the arcs that a flow names.
  *
- * Amounts: every path from s to t, and every circle (the dependences have none), runs through an arc into some "b<i>",
- * the only arcs with a capacity. So what passes a node, or an arc, sums to no more than all capacities, which is less than
+ * Amounts: every path from s to t, and every circle (the dependences have none), runs through an arc into some "b<i>" or
+ * through "g"; the only arcs with a capacity are there, one for each. "g" has no more than the bytes of a buffer that v
+ * touches, which has no node. So what passes a node, or an arc, sums to no more than all capacities, which is less than
  * 2^62, and a flow with more at any place breaks a capacity or is not conserved: it may be refused where it is met. */
 
-enum { UNDECIDED, IN_LOW, OUT_HIGH };
-enum { EARLY = 1, LATE = 2, GONE = 4 }; /* GONE: a constant, touched by v, or held by the constant part */
-enum { AT_S, AT_T, AT_STATEMENT, AT_BUFFER, AT_JOIN };
+enum { UNDECIDED, IN_LOW, OUT_HIGH, ASIDE };
+enum { EARLY = 1, LATE = 2, GONE = 4 }; /* GONE: a constant, touched by v, held by the constant part, or of the part aside */
+enum { AT_S, AT_T, AT_STATEMENT, AT_BUFFER, AT_JOIN, AT_OVERLAY };
 
 typedef struct {
     int kind;
@@ -1396,16 +1648,44 @@ typedef struct {
 
 typedef struct {
     const Json *json;
-    const Part *part;
-    Side sides[2];
-    int mirrored_made;
-    Dag *dag; /* of the context at hand, with its graph */
+    Side *side;  /* the whole program */
+    int version; /* of the certificate */
+    Dag *dag;    /* of the context at hand, with its graph */
     Graph *graph;
-    uint32_t graphs; /* made so far */
-    Wide bound;
+    uint32_t graphs; /* made so far of the whole program */
+    Wide bound;      /* L of the context at hand */
     unsigned char *region, *marks, *class; /* of statements, of statements, of buffers */
     uint64_t *in, *out;                    /* of network nodes */
+    int has_g, g_late;                     /* whether the network has the node "g", and an arc from it to "t" */
+    uint32_t g_input;                      /* the overlay's input of which it speaks */
+    uint64_t g_bytes;
+    const Graph *cut_from; /* the last part that a components node made: of which graph, by which node, and the outcome */
+    uint32_t cut_node;
+    Graph *cut;
 } Proof;
+
+/* The number in `side` of what the file calls `id`, `count` if it is not there: the place in `ids`, which ascend. */
+static uint32_t number_of(const uint32_t *ids, uint32_t count, uint64_t id)
+{
+    uint32_t low = 0, high = count;
+    if (ids == NULL)
+        return id < count ? (uint32_t)id : count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (ids[middle] < id)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < count && ids[low] == id ? low : count;
+}
+
+/* What the file calls statement v, for messages. */
+static unsigned long id_of(const Proof *proof, uint32_t v)
+{
+    const Side *side = proof->dag->side;
+    return side->ids ? side->ids[v] : v;
+}
 
 static End end_of(const Proof *proof, uint32_t value, uint32_t arc)
 {
@@ -1414,27 +1694,30 @@ static End end_of(const Proof *proof, uint32_t value, uint32_t arc)
     if (kind_of(proof->json, value) == TEXT) {
         Text text = text_of(proof->json, value);
         size_t i;
-        uint64_t index = 0;
+        uint64_t id = 0;
         if (is_text(text, "s"))
             return end;
         end.kind = AT_T;
         if (is_text(text, "t"))
             return end;
+        end.kind = AT_OVERLAY;
+        if (proof->has_g && is_text(text, "g"))
+            return end;
         if (text.length >= 2 && text.length <= 11 && (text.bytes[0] == 'b' || text.bytes[0] == 'j')) {
             for (i = 1; i < text.length && text.bytes[i] >= '0' && text.bytes[i] <= '9'; i++)
-                index = index * 10 + (uint64_t)(text.bytes[i] - '0');
-            if (i == text.length && (text.bytes[1] != '0' || i == 2) && index < side->m) {
-                end.kind = text.bytes[0] == 'b' ? AT_BUFFER : AT_JOIN;
-                end.index = (uint32_t)index;
-                if (proof->class[index] & GONE)
-                    refuse("flow[%lu]: buffer %lu is no node of the network", (unsigned long)arc, (unsigned long)index);
+                id = id * 10 + (uint64_t)(text.bytes[i] - '0');
+            end.kind = text.bytes[0] == 'b' ? AT_BUFFER : AT_JOIN;
+            end.index = number_of(side->buffer_ids, side->m, id);
+            if (i == text.length && (text.bytes[1] != '0' || i == 2) && end.index < side->m) {
+                if (proof->class[end.index] & GONE)
+                    refuse("flow[%lu]: buffer %lu is no node of the network", (unsigned long)arc, (unsigned long)id);
                 return end;
             }
         }
         refuse("flow[%lu]: names no node of the network", (unsigned long)arc);
     }
     end.kind = AT_STATEMENT;
-    end.index = (uint32_t)below(proof->json, value, side->n);
+    end.index = number_of(side->ids, side->n, below(proof->json, value, side->whole));
     if (end.index == side->n || proof->region[end.index] != UNDECIDED)
         refuse("flow[%lu]: must lead between nodes; a statement must be undecided", (unsigned long)arc);
     return end;
@@ -1447,7 +1730,8 @@ static size_t place_of(const Side *side, End end)
     case AT_T: return 1;
     case AT_STATEMENT: return (size_t)2 + end.index;
     case AT_BUFFER: return (size_t)2 + side->n + end.index;
-    default: return (size_t)2 + side->n + side->m + end.index;
+    case AT_JOIN: return (size_t)2 + side->n + side->m + end.index;
+    default: return (size_t)2 + side->n + 2 * (size_t)side->m;
     }
 }
 
@@ -1457,6 +1741,14 @@ static uint64_t capacity(const Proof *proof, End from, End to)
     Dag *dag = proof->dag;
     const Side *side = dag->side;
     uint32_t b = to.index;
+    if (from.kind == AT_OVERLAY || to.kind == AT_OVERLAY) {
+        End other = from.kind == AT_OVERLAY ? to : from;
+        if ((from.kind == AT_OVERLAY) == side->mirrored) /* the end of "g" that has the capacity */
+            return other.kind == (side->mirrored ? AT_T : AT_S) ? proof->g_bytes : 0;
+        if (other.kind == AT_STATEMENT)
+            return contains(side->touches, other.index, proof->g_input) ? LIMIT : 0;
+        return other.kind == AT_T && proof->g_late ? LIMIT : 0;
+    }
     if (from.kind == AT_STATEMENT && to.kind == AT_STATEMENT)
         return contains(dag->before, from.index, to.index) ? LIMIT : 0;
     if (from.kind == AT_BUFFER) {
@@ -1492,8 +1784,31 @@ static int compare_arcs(const void *a, const void *b)
 
 #define NO_STATEMENT UINT32_MAX
 
-/* The value that a flow shows for cut(v | L, U), or for the least rest; L and U are in proof->region. */
-static Wide flow_value(Proof *proof, uint32_t v, uint32_t flow)
+/* Sets the node "g" up for input number k of all overlays, one of statement v's. Returns by how much the constant is less. */
+static uint64_t set_overlay(Proof *proof, uint32_t v, uint32_t k)
+{
+    const Side *side = proof->dag->side;
+    uint32_t a = side->inputs.item[k], i;
+    int early = 0, late = 0;
+    for (i = side->touchers.start[a]; i < side->touchers.start[a + 1]; i++)
+        if (side->touchers.item[i] != v) {
+            early |= proof->region[side->touchers.item[i]] == IN_LOW;
+            late |= proof->region[side->touchers.item[i]] == OUT_HIGH;
+        }
+    if (side->mirrored && early)
+        return 0;
+    proof->has_g = 1;
+    proof->g_late = late && !side->mirrored;
+    proof->g_input = a;
+    proof->g_bytes = side->saved[k];
+    return side->saved[k];
+}
+
+#define NO_INPUT UINT32_MAX
+
+/* The value that a flow shows for cut(v | L, U), or for the least rest; L and U are in proof->region. Where v has an overlay, for
+ * its input number `input`. */
+static Wide flow_value(Proof *proof, uint32_t v, uint32_t input, uint32_t flow)
 {
     const Json *json = proof->json;
     const Side *side = proof->dag->side;
@@ -1511,15 +1826,20 @@ static Wide flow_value(Proof *proof, uint32_t v, uint32_t flow)
         }
         value = side->workspace[v];
     }
+    proof->has_g = 0;
+    if (input != NO_INPUT)
+        held -= set_overlay(proof, v, input); /* no more than the input, which v touches */
     for (b = 0; b < side->m; b++) {
         int class = (side->entry[b] ? EARLY : 0) | (side->pinned[b] ? LATE : 0);
+        int aside = side->touchers.start[b] < side->touchers.start[b + 1];
         if (proof->class[b] == GONE)
             continue;
-        for (k = side->touchers.start[b]; k < side->touchers.start[b + 1] && class != (EARLY | LATE); k++) {
+        for (k = side->touchers.start[b]; k < side->touchers.start[b + 1] && (aside || class != (EARLY | LATE)); k++) {
             int where = proof->region[side->touchers.item[k]];
             class |= where == IN_LOW ? EARLY : where == OUT_HIGH ? LATE : 0;
+            aside &= where == ASIDE;
         }
-        if (!side->counted[b])
+        if (!side->counted[b] || aside)
             class = GONE;
         else if (class == (EARLY | LATE)) {
             held += side->bytes[b];
@@ -1572,12 +1892,29 @@ static Wide flow_value(Proof *proof, uint32_t v, uint32_t flow)
     return value;
 }
 
-static void require_flow(Proof *proof, uint32_t v, uint32_t flow, Wide wanted)
+static void require_value(Wide value, Wide wanted)
 {
-    Wide value = flow_value(proof, v, flow);
     char shown[44];
     if (compare(value, wanted) < 0)
-        refuse("statement %ld: the flow shows %s bytes only", v == NO_STATEMENT ? -1L : (long)v, decimal(value, shown));
+        refuse("a flow shows %s bytes only", decimal(value, shown));
+}
+
+/* The object's flow for cut(v | L, U), or its flows if v has an overlay, must show the bound. */
+static void require_flow(Proof *proof, uint32_t v, uint32_t object)
+{
+    const Json *json = proof->json;
+    Lists inputs = proof->dag->side->inputs;
+    uint32_t flow = member(json, object, "flow"), flows = member(json, object, "flows"), k = inputs.start[v], end = inputs.start[v + 1];
+    if (k == end) {
+        if (flows)
+            refuse("statement %lu has no overlay: it needs 'flow' and no 'flows'", id_of(proof, v));
+        require_value(flow_value(proof, v, NO_INPUT, flow), proof->bound);
+        return;
+    }
+    if (flow || kind_of(json, flows) != LIST || json->values[flows].length != end - k)
+        refuse("statement %lu has an overlay: it needs 'flows', one for each input, and no 'flow'", id_of(proof, v));
+    for (flow = flows + 1; k < end; k++, flow = json->values[flow].end)
+        require_value(flow_value(proof, v, k, flow), proof->bound);
 }
 
 /* ---- proof nodes ------------------------------------------------------------------------------------------------- */
@@ -1586,6 +1923,7 @@ static void require_flow(Proof *proof, uint32_t v, uint32_t flow, Wide wanted)
 typedef struct Context {
     struct Context *next;
     Graph *graph;
+    Wide bound; /* L: less than the proof's for a part */
     uint64_t rest;
     uint64_t state[1];
 } Context;
@@ -1593,25 +1931,30 @@ typedef struct Context {
 typedef struct {
     Context **of; /* of each node: those still to be proved */
     uint64_t limit, proved, pending;
-    uint32_t nodes, words;
+    uint32_t nodes;
 } Contexts;
 
-static size_t state_words; /* for comparing */
+static size_t words_of(const Side *side)
+{
+    return (size_t)side->n / 64 + 1;
+}
 
+/* Keys must have been found. Where keys and numbers are the same, the sides are. */
 static int compare_contexts(const void *a, const void *b)
 {
     const Context *x = *(Context *const *)a, *y = *(Context *const *)b;
     size_t i;
+    int order = strcmp(x->graph->key, y->graph->key);
     if (x->graph->number != y->graph->number)
         return x->graph->number < y->graph->number ? -1 : 1;
-    for (i = 0; i < state_words; i++)
-        if (x->state[i] != y->state[i])
-            return x->state[i] < y->state[i] ? -1 : 1;
-    return 0;
+    if (order == 0)
+        order = compare(x->bound, y->bound);
+    for (i = 0; order == 0 && i < words_of(x->graph->side); i++)
+        order = x->state[i] < y->state[i] ? -1 : x->state[i] > y->state[i];
+    return order;
 }
 
-/* Keeps each context of a node once. Equal graphs are the same `Graph`: only a branch leads to two graphs from one
- * state, and these two never become equal again. Returns how many were dropped. */
+/* Keeps each context of a node once. Returns how many were dropped. */
 static uint64_t once(Contexts *contexts, uint32_t node)
 {
     Context *c, **all;
@@ -1622,9 +1965,10 @@ static uint64_t once(Contexts *contexts, uint32_t node)
     if (count < 2)
         return 0;
     all = make(count, sizeof *all);
-    for (count = 0, c = contexts->of[node]; c; c = c->next)
+    for (count = 0, c = contexts->of[node]; c; c = c->next) {
+        find_key(c->graph);
         all[count++] = c;
-    state_words = contexts->words;
+    }
     qsort(all, count, sizeof *all, compare_contexts);
     contexts->of[node] = NULL;
     for (i = 0; i < count; i++)
@@ -1646,13 +1990,15 @@ static void too_many(const Contexts *contexts)
 
 /* Node `node` has to be proved at the state, with statement `v` added if there is one. Contexts are counted exactly when a
  * node's turn comes; here only when there are twice too many. */
-static void demand(Contexts *contexts, uint32_t node, Graph *graph, const uint64_t *state, uint32_t v, uint64_t rest)
+static void demand(Contexts *contexts, uint32_t node, Graph *graph, Wide bound, const uint64_t *state, uint32_t v, uint64_t rest)
 {
-    Context *c = make(1, sizeof *c + contexts->words * sizeof(uint64_t));
+    size_t words = words_of(graph->side);
+    Context *c = make(1, sizeof *c + words * sizeof(uint64_t));
     uint32_t k;
     c->graph = graph;
+    c->bound = bound;
     c->rest = rest;
-    memcpy(c->state, state, contexts->words * sizeof(uint64_t));
+    memcpy(c->state, state, words * sizeof(uint64_t));
     if (v != NO_STATEMENT)
         put_in(c->state, v);
     c->next = contexts->of[node];
@@ -1682,6 +2028,23 @@ static uint64_t rest_of(const Side *side, const uint64_t *state)
     return rest;
 }
 
+/* By how much an overlay lowers mem(S, v): by the largest of what its inputs save that die at v, or in a mirror image are
+ * born there. */
+static uint64_t saved_at(const Side *side, const uint64_t *state, uint32_t v)
+{
+    uint64_t most = 0;
+    uint32_t i, k;
+    for (i = side->inputs.start[v]; i < side->inputs.start[v + 1]; i++) {
+        uint32_t a = side->inputs.item[i];
+        int free = side->saved[i] > most;
+        for (k = side->touchers.start[a]; free && k < side->touchers.start[a + 1]; k++)
+            free = side->touchers.item[k] == v || has(state, side->touchers.item[k]) == !side->mirrored;
+        if (free)
+            most = side->saved[i];
+    }
+    return most;
+}
+
 /* mem(S, v); `*rest` becomes rest(S + v). Only what v touches changes. */
 static Wide step(const Side *side, const uint64_t *state, uint32_t v, uint64_t *rest)
 {
@@ -1700,6 +2063,7 @@ static Wide step(const Side *side, const uint64_t *state, uint32_t v, uint64_t *
         gained += kept ? side->bytes[b] : 0;
     }
     touched += *rest - lost;
+    touched -= saved_at(side, state, v); /* v touches all inputs */
     *rest = *rest - lost + gained;
     return add(side->workspace[v], wide(touched));
 }
@@ -1716,9 +2080,10 @@ static int is_ready(const Dag *dag, const uint64_t *state, uint32_t v)
 /* The statement that a member of a node names. */
 static uint32_t statement(const Proof *proof, uint32_t value, const char *what)
 {
-    uint32_t n = proof->dag->side->n, v = (uint32_t)below(proof->json, value, n);
-    if (v == n)
-        refuse("%s must be a statement of the program", what);
+    const Side *side = proof->dag->side;
+    uint32_t v = number_of(side->ids, side->n, below(proof->json, value, side->whole));
+    if (v == side->n)
+        refuse("%s must be a statement of the program, or of its part at hand", what);
     return v;
 }
 
@@ -1752,7 +2117,7 @@ static uint64_t *set_at(const Proof *proof, uint32_t object, const char *name)
     for (i = 0; i < json->values[list].length; i++, at = json->values[at].end) {
         uint32_t v = statement(proof, at, name);
         if (has(set, v))
-            refuse("'%s' lists statement %lu twice", name, (unsigned long)v);
+            refuse("'%s' lists statement %lu twice", name, id_of(proof, v));
         put_in(set, v);
     }
     return set;
@@ -1765,15 +2130,15 @@ static void require_down_set(const Proof *proof, const uint64_t *set, const char
     for (v = 0; v < dag->side->n; v++)
         for (k = dag->before.start[v]; has(set, v) && k < dag->before.start[v + 1]; k++)
             if (!has(set, dag->before.item[k]))
-                refuse("%s holds statement %lu without statement %lu", what, (unsigned long)v, (unsigned long)dag->before.item[k]);
+                refuse("%s holds statement %lu without statement %lu", what, id_of(proof, v), id_of(proof, dag->before.item[k]));
 }
 
-static void require_holds(const uint64_t *set, const uint64_t *state, uint32_t n)
+static void require_holds(const Proof *proof, const uint64_t *set, const uint64_t *state)
 {
     uint32_t v;
-    for (v = 0; v < n; v++)
+    for (v = 0; v < proof->dag->side->n; v++)
         if (has(state, v) && !has(set, v))
-            refuse("misses statement %lu, which has run", (unsigned long)v);
+            refuse("misses statement %lu, which has run", id_of(proof, v));
 }
 
 /* Puts the strict ancestors or descendants of v into a region. */
@@ -1804,7 +2169,7 @@ static void check_trap(Proof *proof, uint32_t node, const Context *c, int forwar
         for (v = 0; v < n; v++)
             set[v / 64] ^= (uint64_t)1 << (v % 64);
     require_down_set(proof, set, forward ? "the trap" : "what the trap leaves");
-    require_holds(set, c->state, n);
+    require_holds(proof, set, c->state);
     for (v = 0; v < n; v++) { /* marks: the exits or entries that have to be listed */
         int edge = forward ? is_ready(dag, set, v) : has(set, v) && !has(c->state, v);
         for (k = dag->after.start[v]; edge && !forward && k < dag->after.start[v + 1]; k++)
@@ -1820,7 +2185,7 @@ static void check_trap(Proof *proof, uint32_t node, const Context *c, int forwar
             refuse("exits and entries must be objects");
         v = statement_at(proof, at, "statement");
         if (!proof->marks[v])
-            refuse("statement %lu is no exit or entry of the trap, or listed twice", (unsigned long)v);
+            refuse("statement %lu is no exit or entry of the trap, or listed twice", id_of(proof, v));
         proof->marks[v] = 0;
         wanted--;
         if (forward) {
@@ -1833,7 +2198,7 @@ static void check_trap(Proof *proof, uint32_t node, const Context *c, int forwar
             mark_search(proof, AFTER, v, OUT_HIGH);
             proof->region[v] = OUT_HIGH;
         }
-        require_flow(proof, v, member(json, at, "flow"), proof->bound);
+        require_flow(proof, v, at);
     }
     if (wanted)
         refuse("%lu exits or entries of the trap are not listed", (unsigned long)wanted);
@@ -1843,13 +2208,13 @@ static void check_trap(Proof *proof, uint32_t node, const Context *c, int forwar
 static void require_incomparable(const Proof *proof, uint32_t u, uint32_t v)
 {
     if (u == v || comes_before(proof->dag, u, v) || comes_before(proof->dag, v, u))
-        refuse("statements %lu and %lu are ordered already", (unsigned long)u, (unsigned long)v);
+        refuse("statements %lu and %lu are ordered already", id_of(proof, u), id_of(proof, v));
 }
 
-static void require_empty(const Context *c, uint32_t words)
+static void require_empty(const Context *c)
 {
-    uint32_t i;
-    for (i = 0; i < words; i++)
+    size_t i;
+    for (i = 0; i < words_of(c->graph->side); i++)
         if (c->state[i])
             refuse("stands at a state that is not the empty one");
 }
@@ -1857,11 +2222,13 @@ static void require_empty(const Context *c, uint32_t words)
 static Graph *stronger(Proof *proof, Graph *base, uint32_t count)
 {
     Graph *graph = make(1, sizeof *graph);
+    graph->side = base->side;
     graph->base = base;
     graph->arcs = make((size_t)2 * count, sizeof *graph->arcs);
     graph->count = count;
-    graph->mirrored = base->mirrored;
-    graph->number = ++proof->graphs;
+    graph->added = base->added + count;
+    if (base->number)
+        graph->number = ++proof->graphs;
     return graph;
 }
 
@@ -1892,12 +2259,12 @@ static Graph *check_precedence(Proof *proof, uint32_t node, const Context *c)
         }
         mark_search(proof, AFTER, x, OUT_HIGH);
         proof->region[x] = OUT_HIGH;
-        require_flow(proof, x, member(json, at, "flow"), proof->bound);
+        require_flow(proof, x, at);
         graph->arcs[2 * i] = u;
         graph->arcs[2 * i + 1] = v;
     }
     if (count) {
-        Dag *then = new_dag(dag->side, graph);
+        Dag *then = new_dag(graph);
         graph->cyclic = then->cyclic;
         drop_dag(then);
     }
@@ -1917,7 +2284,7 @@ static void check_cycle(const Proof *proof, uint32_t node)
         if (i < count)
             v = statement(proof, at, "statements");
         if (!contains(proof->dag->before, v, last))
-            refuse("statement %lu does not directly precede statement %lu", (unsigned long)last, (unsigned long)v);
+            refuse("statement %lu does not directly precede statement %lu", id_of(proof, last), id_of(proof, v));
         last = v;
     }
 }
@@ -1930,7 +2297,7 @@ static uint64_t *check_waypoint(const Proof *proof, uint32_t node, const Context
     uint32_t n = dag->side->n, v, k, i, count = 0, *tops = make((size_t)n + 1, sizeof *tops);
     uint64_t *set = set_at(proof, node, "state");
     require_down_set(proof, set, "the state");
-    require_holds(set, c->state, n);
+    require_holds(proof, set, c->state);
     for (v = 0; v < n; v++) {
         int top = has(set, v);
         for (k = dag->after.start[v]; top && k < dag->after.start[v + 1]; k++)
@@ -1942,7 +2309,7 @@ static uint64_t *check_waypoint(const Proof *proof, uint32_t node, const Context
         if (is_ready(dag, set, v))
             for (i = 0; i < count; i++)
                 if (!contains(dag->before, v, tops[i]))
-                    refuse("statement %lu does not precede statement %lu", (unsigned long)tops[i], (unsigned long)v);
+                    refuse("statement %lu does not precede statement %lu", id_of(proof, tops[i]), id_of(proof, v));
     drop(tops);
     return set;
 }
@@ -1969,15 +2336,15 @@ static void check_expand(Proof *proof, Contexts *contexts, uint32_t node, uint32
         Wide mem;
         for (k = 0; k < text.length && k < 10 && text.bytes[k] >= '0' && text.bytes[k] <= '9'; k++)
             number = number * 10 + (uint64_t)(text.bytes[k] - '0');
-        if (k == 0 || k != text.length || (text.bytes[0] == '0' && k > 1) || number >= n || !proof->marks[number])
+        v = number_of(dag->side->ids, n, number);
+        if (k == 0 || k != text.length || (text.bytes[0] == '0' && k > 1) || v == n || !proof->marks[v])
             refuse("'children' names what is not a ready statement"); /* names are distinct, so is what they name */
-        v = (uint32_t)number;
         mem = step(dag->side, c->state, v, &rest);
         if (kind_of(json, at + 1) == NIL) {
             if (compare(mem, proof->bound) < 0)
-                refuse("statement %lu runs within the budget and needs a child", (unsigned long)v);
+                refuse("statement %lu runs within the budget and needs a child", id_of(proof, v));
         } else
-            demand(contexts, reference(proof, at + 1, index), c->graph, c->state, v, rest);
+            demand(contexts, reference(proof, at + 1, index), c->graph, c->bound, c->state, v, rest);
     }
 }
 
@@ -1985,9 +2352,9 @@ static void check_expand(Proof *proof, Contexts *contexts, uint32_t node, uint32
 static void run_within(const Proof *proof, uint64_t *state, uint32_t v, uint64_t *rest)
 {
     if (!is_ready(proof->dag, state, v))
-        refuse("statement %lu is not ready", (unsigned long)v);
+        refuse("statement %lu is not ready", id_of(proof, v));
     if (compare(step(proof->dag->side, state, v, rest), proof->bound) >= 0)
-        refuse("statement %lu does not run within the budget", (unsigned long)v);
+        refuse("statement %lu does not run within the budget", id_of(proof, v));
     put_in(state, v);
 }
 
@@ -1997,27 +2364,84 @@ static void check_moves(Proof *proof, Contexts *contexts, uint32_t node, uint32_
     const Json *json = proof->json;
     uint32_t n = proof->dag->side->n, v, i;
     uint64_t rest = c->rest;
-    uint64_t *state = make((size_t)contexts->words + 1, sizeof *state);
-    memcpy(state, c->state, contexts->words * sizeof *state);
+    uint64_t *state = make(words_of(c->graph->side), sizeof *state);
+    memcpy(state, c->state, words_of(c->graph->side) * sizeof *state);
     if (jump) {
         uint32_t list = list_at(proof, node, "path"), at = list + 1;
         for (i = 0; i < json->values[list].length; i++, at = json->values[at].end)
             run_within(proof, state, statement(proof, at, "path"), &rest);
         for (v = 0; v < n; v++)
             proof->region[v] = (unsigned char)(has(c->state, v) ? IN_LOW : has(state, v) ? UNDECIDED : OUT_HIGH);
-        require_flow(proof, NO_STATEMENT, member(json, node, "flow"), wide(rest));
+        require_value(flow_value(proof, NO_STATEMENT, NO_INPUT, member(json, node, "flow")), wide(rest));
     } else {
         run_within(proof, state, statement_at(proof, node, "statement"), &rest);
         if (rest > c->rest)
             refuse("the move leaves more than before");
     }
-    demand(contexts, reference(proof, member(json, node, "then"), index), c->graph, state, NO_STATEMENT, rest);
+    demand(contexts, reference(proof, member(json, node, "then"), index), c->graph, c->bound, state, NO_STATEMENT, rest);
     drop(state);
 }
 
+/* Nothing may join the statements of the set to the others: no precedence, and no buffer but one that is held throughout. */
+static void require_apart(const Proof *proof, const uint64_t *set)
+{
+    const Dag *dag = proof->dag;
+    const Side *side = dag->side;
+    uint32_t v, b, k;
+    for (v = 0; v < side->n; v++)
+        for (k = dag->before.start[v]; k < dag->before.start[v + 1]; k++)
+            if (has(set, v) != has(set, dag->before.item[k]))
+                refuse("statements %lu and %lu are joined by a precedence", id_of(proof, dag->before.item[k]), id_of(proof, v));
+    for (b = 0; b < side->m; b++)
+        for (k = side->touchers.start[b] + 1; k < side->touchers.start[b + 1] && !(side->entry[b] && side->pinned[b]); k++)
+            if (has(set, side->touchers.item[k - 1]) != has(set, side->touchers.item[k]))
+                refuse("statements %lu and %lu are joined by a buffer", id_of(proof, side->touchers.item[k - 1]),
+                    id_of(proof, side->touchers.item[k]));
+}
+
+/* A part whose proof is enough, beside what the rest holds at least. */
+static void check_components(Proof *proof, Contexts *contexts, uint32_t node, uint32_t index, const Context *c)
+{
+    const Json *json = proof->json;
+    const Side *side = proof->dag->side;
+    uint32_t v, x = 0;
+    uint64_t *set = set_at(proof, node, "statements"), *state;
+    Wide least;
+    Side *part;
+    for (v = 0; v < side->n; v++) {
+        proof->region[v] = (unsigned char)(has(set, v) ? ASIDE : has(c->state, v) ? IN_LOW : UNDECIDED);
+        x += (uint32_t)has(set, v);
+    }
+    if (x == 0 || x == side->n)
+        refuse("'statements' must be some, not all");
+    require_apart(proof, set);
+    least = flow_value(proof, NO_STATEMENT, NO_INPUT, member(json, node, "flow"));
+    if (compare(least, c->bound) >= 0)
+        refuse("the others hold the bound alone; nothing is left to prove for the part");
+    if (proof->cut_node != index || proof->cut_from != c->graph) {
+        int again = proof->cut && proof->cut_node == index && proof->cut_from->side == side;
+        part = again ? proof->cut->side : part_of(side, set);
+        proof->cut = graph_of_part(c->graph, part, set);
+        proof->cut_node = index;
+        proof->cut_from = c->graph;
+    }
+    part = proof->cut->side;
+    state = make(words_of(part), sizeof *state);
+    for (v = x = 0; v < side->n; v++)
+        if (has(set, v)) {
+            if (has(c->state, v))
+                put_in(state, x);
+            x++;
+        }
+    demand(contexts, reference(proof, member(json, node, "then"), index), proof->cut, subtract(c->bound, least), state, NO_STATEMENT,
+        rest_of(part, state));
+    drop(state);
+    drop(set);
+}
+
 static const char *const KINDS[] = {"entry", "forward", "backward", "precedence", "cycle", "branch", "reverse", "waypoint",
-    "expand", "move", "jump"};
-enum { ENTRY, FORWARD, BACKWARD, PRECEDENCE, CYCLE, BRANCH, REVERSE, WAYPOINT, EXPAND, MOVE, JUMP, KINDS_COUNT };
+    "expand", "move", "jump", "components"};
+enum { ENTRY, FORWARD, BACKWARD, PRECEDENCE, CYCLE, BRANCH, REVERSE, WAYPOINT, EXPAND, MOVE, JUMP, COMPONENTS, KINDS_COUNT };
 
 /* Proves one node in one context: checks what it claims and demands what it refers to. */
 static void check_node(Proof *proof, Contexts *contexts, uint32_t node, uint32_t index, int kind, const Context *c)
@@ -2037,9 +2461,9 @@ static void check_node(Proof *proof, Contexts *contexts, uint32_t node, uint32_t
         break;
     case PRECEDENCE: {
         Graph *graph;
-        require_empty(c, contexts->words);
+        require_empty(c);
         graph = check_precedence(proof, node, c);
-        demand(contexts, reference(proof, member(json, node, "then"), index), graph, c->state, NO_STATEMENT, c->rest);
+        demand(contexts, reference(proof, member(json, node, "then"), index), graph, c->bound, c->state, NO_STATEMENT, c->rest);
         break;
     }
     case CYCLE:
@@ -2048,7 +2472,7 @@ static void check_node(Proof *proof, Contexts *contexts, uint32_t node, uint32_t
     case BRANCH: {
         uint32_t pair = list_at(proof, node, "pair"), u, v;
         Graph *graph;
-        require_empty(c, contexts->words);
+        require_empty(c);
         if (json->values[pair].length != 2)
             refuse("'pair' must name two statements");
         u = statement(proof, pair + 1, "pair");
@@ -2056,37 +2480,39 @@ static void check_node(Proof *proof, Contexts *contexts, uint32_t node, uint32_t
         require_incomparable(proof, u, v);
         graph = stronger(proof, c->graph, 1);
         graph->arcs[0] = u, graph->arcs[1] = v;
-        demand(contexts, reference(proof, member(json, node, "first"), index), graph, c->state, NO_STATEMENT, c->rest);
+        demand(contexts, reference(proof, member(json, node, "first"), index), graph, c->bound, c->state, NO_STATEMENT, c->rest);
         graph = stronger(proof, c->graph, 1);
         graph->arcs[0] = v, graph->arcs[1] = u;
-        demand(contexts, reference(proof, member(json, node, "second"), index), graph, c->state, NO_STATEMENT, c->rest);
+        demand(contexts, reference(proof, member(json, node, "second"), index), graph, c->bound, c->state, NO_STATEMENT, c->rest);
         break;
     }
     case REVERSE: {
         Graph *graph;
-        require_empty(c, contexts->words);
-        if (c->graph->base)
+        require_empty(c);
+        if (c->graph->added)
             refuse("stands below an added precedence");
         graph = make(1, sizeof *graph);
-        graph->mirrored = !c->graph->mirrored;
-        graph->number = ++proof->graphs;
-        if (!proof->mirrored_made) {
-            proof->sides[1] = mirror_image(proof->sides);
-            proof->mirrored_made = 1;
-        }
-        demand(contexts, reference(proof, member(json, node, "then"), index), graph, c->state, NO_STATEMENT,
-            rest_of(proof->sides + graph->mirrored, c->state));
+        graph->side = mirror_image(c->graph->side);
+        if (c->graph->number)
+            graph->number = ++proof->graphs;
+        demand(contexts, reference(proof, member(json, node, "then"), index), graph, c->bound, c->state, NO_STATEMENT,
+            rest_of(graph->side, c->state));
         break;
     }
     case WAYPOINT: {
         uint64_t *state = check_waypoint(proof, node, c);
-        demand(contexts, reference(proof, member(json, node, "then"), index), c->graph, state, NO_STATEMENT,
+        demand(contexts, reference(proof, member(json, node, "then"), index), c->graph, c->bound, state, NO_STATEMENT,
             rest_of(proof->dag->side, state));
         drop(state);
         break;
     }
     case EXPAND:
         check_expand(proof, contexts, node, index, c);
+        break;
+    case COMPONENTS:
+        if (proof->version < 2)
+            refuse("stands in a certificate of version 1");
+        check_components(proof, contexts, node, index, c);
         break;
     default:
         check_moves(proof, contexts, node, index, c, kind == JUMP);
@@ -2103,17 +2529,18 @@ static uint32_t population(const uint64_t *state, uint32_t n)
 
 static void trace_node(const Proof *proof, const Context *c)
 {
-    unsigned long added = 0;
-    const Graph *g;
-    for (g = c->graph; g; g = g->base)
-        added += g->count;
-    printf("%s%lu statements run, %lu precedences added%s\n", place, (unsigned long)population(c->state, proof->dag->side->n),
-        added, c->graph->mirrored ? ", mirror image" : "");
+    const Side *side = proof->dag->side;
+    char shown[44];
+    printf("%s%lu statements run, %lu precedences added%s", place, (unsigned long)population(c->state, side->n),
+        (unsigned long)c->graph->added, side->mirrored ? ", mirror image" : "");
+    if (side->ids)
+        printf(", part of %lu statements from %s B on", (unsigned long)side->n, decimal(c->bound, shown));
+    printf("\n");
 }
 
 /* The proof of one part: nodes from the root down, each in every context in which it is used. References lead to smaller
  * indices, so when a node's turn comes all its contexts are known. */
-static Wide check_proof(const Json *json, uint32_t object, const Part *part, int trace)
+static Wide check_proof(const Json *json, uint32_t object, Part *part, int version, int trace)
 {
     Proof proof;
     Contexts contexts;
@@ -2121,13 +2548,14 @@ static Wide check_proof(const Json *json, uint32_t object, const Part *part, int
     uint32_t list, root, i, at, *nodes, n = part->side.n, m = part->side.m;
     uint64_t *empty;
     char where[sizeof place];
+    Wide bound;
     memset(&proof, 0, sizeof proof);
     memset(&contexts, 0, sizeof contexts);
     sprintf(place, "proofs['%.100s']: ", part->path);
     strcpy(where, place);
     if (kind_of(json, object) != OBJECT)
         refuse("must be an object");
-    if (!whole(json, member(json, object, "lower_bound"), &proof.bound))
+    if (!whole(json, member(json, object, "lower_bound"), &bound))
         refuse("'lower_bound' must be a whole number of bytes");
     list = member(json, object, "nodes");
     if (kind_of(json, list) != LIST)
@@ -2141,18 +2569,19 @@ static Wide check_proof(const Json *json, uint32_t object, const Part *part, int
         nodes[i] = at;
     contexts.of = make((size_t)contexts.nodes + 1, sizeof *contexts.of);
     contexts.limit = 1024 + 16 * (uint64_t)contexts.nodes;
-    contexts.words = n / 64 + 1;
     proof.json = json;
-    proof.part = part;
-    proof.sides[0] = part->side;
+    proof.side = &part->side;
+    proof.version = version;
     proof.region = make((size_t)n + 1, 1);
     proof.marks = make((size_t)n + 1, 1);
     proof.class = make((size_t)m + 1, 1);
-    proof.in = make((size_t)2 + n + 2 * (size_t)m, sizeof *proof.in);
-    proof.out = make((size_t)2 + n + 2 * (size_t)m, sizeof *proof.out);
+    proof.in = make((size_t)3 + n + 2 * (size_t)m, sizeof *proof.in);
+    proof.out = make((size_t)3 + n + 2 * (size_t)m, sizeof *proof.out);
     graph = make(1, sizeof *graph);
-    empty = make(contexts.words, sizeof *empty);
-    demand(&contexts, root, graph, empty, NO_STATEMENT, rest_of(proof.sides, empty));
+    graph->side = &part->side;
+    graph->number = ++proof.graphs;
+    empty = make(words_of(graph->side), sizeof *empty);
+    demand(&contexts, root, graph, bound, empty, NO_STATEMENT, rest_of(graph->side, empty));
     for (i = root + 1; i-- > 0;) {
         Context *c;
         int kind = 0;
@@ -2177,9 +2606,10 @@ static Wide check_proof(const Json *json, uint32_t object, const Part *part, int
             if (proof.graph != c->graph) {
                 drop_dag(proof.dag);
                 proof.dag = NULL;
-                proof.dag = new_dag(proof.sides + c->graph->mirrored, c->graph);
+                proof.dag = new_dag(c->graph);
                 proof.graph = c->graph;
             }
+            proof.bound = c->bound;
             check_node(&proof, &contexts, nodes[i], i, kind, c);
             if (trace)
                 trace_node(&proof, c);
@@ -2191,7 +2621,7 @@ static Wide check_proof(const Json *json, uint32_t object, const Part *part, int
     drop(nodes), drop(empty);
     drop(contexts.of);
     place[0] = 0;
-    return proof.bound;
+    return bound;
 }
 
 /* ---- certificate ------------------------------------------------------------------------------------------------- */
@@ -2215,6 +2645,7 @@ static Wide check_order(const Json *json, uint32_t list, const Part *part)
     peak = wide(n ? 0 : resident);
     for (i = 0; i < n; i++, at = json->values[at].end) {
         uint32_t v = (uint32_t)below(json, at, n);
+        uint64_t saved = 0;
         Wide mem;
         if (v == n || run[v])
             refuse("must list each statement once");
@@ -2228,7 +2659,10 @@ static Wide check_order(const Json *json, uint32_t list, const Part *part)
             resident += here[b] ? 0 : side->bytes[b];
             here[b] = 1;
         }
-        mem = add(add(wide(part->own[v]), part->inside[v]), wide(resident));
+        for (k = side->inputs.start[v]; k < side->inputs.start[v + 1]; k++)
+            if (left[side->inputs.item[k]] == 1 && side->saved[k] > saved) /* it dies here */
+                saved = side->saved[k];
+        mem = add(add(wide(part->own[v]), part->inside[v]), wide(resident - saved));
         if (compare(mem, peak) > 0)
             peak = mem;
         for (k = side->touches.start[v]; k < side->touches.start[v + 1]; k++) {
@@ -2265,15 +2699,23 @@ static uint32_t *by_path(const Json *json, uint32_t object, const Program *progr
     return values;
 }
 
-static void check_head(const Json *json, const char *digest)
+/* What stands before orders and proofs; returns the version of the certificate. */
+static int check_head(const Json *json, const char *digest, int overlays)
 {
     static const char *const names[] = {"digest", "frontend", "version"};
+    static const char *const schemas[] = {"peakmem.certificate/1", "peakmem.certificate/2"};
     uint32_t value, i;
+    int version;
     if (json->values[0].kind != OBJECT)
         refuse("the document must be an object");
     value = member(json, 0, "schema");
-    if (kind_of(json, value) != TEXT || !is_text(text_of(json, value), "peakmem.certificate/1"))
-        refuse("'schema' must be 'peakmem.certificate/1'");
+    for (version = kind_of(json, value) == TEXT ? 2 : 0; version; version--)
+        if (is_text(text_of(json, value), schemas[version - 1]))
+            break;
+    if (version == 0)
+        refuse("'schema' must be 'peakmem.certificate/1' or 'peakmem.certificate/2'");
+    if (version == 1 && overlays)
+        refuse("'schema' must be 'peakmem.certificate/2' for a program with overlays");
     value = member(json, 0, "program");
     if (kind_of(json, value) != OBJECT)
         refuse("'program' must be an object");
@@ -2288,6 +2730,7 @@ static void check_head(const Json *json, const char *digest)
             if (kind_of(json, member(json, value, names[i])) != TEXT)
                 refuse("'artifact' must give '%s' as a text", names[i]);
     }
+    return version;
 }
 
 static void check_certificate(Program *program, const Json *json, int trace, Wide *bound, Wide *peak)
@@ -2296,12 +2739,13 @@ static void check_certificate(Program *program, const Json *json, int trace, Wid
     char digest[72];
     uint32_t *orders, *proofs;
     size_t i;
+    int version;
     Part *whole_program = program->parts[0];
     Wide given;
     sha_start(&sha);
     put_program(&sha, &program->json, 0, 1);
     sha_end(&sha, digest);
-    check_head(json, digest);
+    version = check_head(json, digest, program->overlays);
     orders = by_path(json, member(json, 0, "orders"), program, "orders");
     proofs = by_path(json, member(json, 0, "proofs"), program, "proofs");
     for (i = program->count; i-- > 0;) { /* bodies come after what is around them, so all of them are done first */
@@ -2310,7 +2754,7 @@ static void check_certificate(Program *program, const Json *json, int trace, Wid
         for (v = 0; v < part->side.n; v++) /* until now only what the bodies add */
             part->side.workspace[v] = add(part->side.workspace[v], wide(part->own[v]));
         part->peak = check_order(json, orders[i], part);
-        part->bound = proofs[i] ? check_proof(json, proofs[i], part, trace) : wide(0);
+        part->bound = proofs[i] ? check_proof(json, proofs[i], part, version, trace) : wide(0);
         if (i) {
             Part *outer = program->parts[part->outer];
             if (compare(part->peak, outer->inside[part->at]) > 0)

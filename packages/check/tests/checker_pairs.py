@@ -18,8 +18,8 @@ from typing import Any
 
 from peakmem_check.jsonfile import read_json, read_program
 from peakmem_check.model import InputError, Program, Refused
-from peakmem_check.proof import check
-from tinyprover import KINDS, certificate
+from peakmem_check.proof import SCHEMAS, check
+from tinyprover import EVERY_KIND, certificate
 
 try:
     from peakmem.ordering import order_program
@@ -28,7 +28,7 @@ except ModuleNotFoundError:  # peakmem-check alone: every proof is the tiny prov
 
 SOURCE = Path(__file__).resolve().parents[1] / "c" / "peakmem_check.c"
 STRICT = ["-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-pedantic"]
-ALL_KINDS = {*KINDS, "cycle"}
+ALL_KINDS = {*EVERY_KIND, "cycle"}
 Json = Any
 
 
@@ -59,8 +59,11 @@ _NAMES = (
 
 
 def random_program(rng: random.Random, most: int = 8, depth: int = 0) -> Json:
-    """A program document with everything in it that the format knows."""
-    n = rng.randint(0, most)
+    """A program document with everything in it that the format knows; now and then several side by side."""
+    if most > 3 and rng.random() < 0.2:
+        return side_by_side(rng, [random_program(rng, 3, depth) for _ in range(rng.choice((2, 2, 3)))])
+    overlays = rng.random() < 0.6
+    n = rng.randint(0, min(most, 6) if overlays else most)
     tangled = rng.random() < 0.5  # buffers with many touchers, and more of them: flows with something to carry
     scale = rng.choice((1, 1, 1, 1, 2**40, 2**54)) if depth == 0 else 1
     name = rng.choice(_NAMES).format if rng.random() < 0.3 else "b{}".format
@@ -104,6 +107,9 @@ def random_program(rng: random.Random, most: int = 8, depth: int = 0) -> Json:
                 statement[key] = rng.choice(values)
         if depth < 2 and rng.random() < 0.08:
             statement["bodies"] = [random_program(rng, 3, depth + 1) for _ in range(rng.randint(1, 2))]
+        overlay = random_overlay(rng, buffers, reads, writes, before, v) if overlays else None
+        if overlay:
+            statement["overlay"] = overlay
         statements.append(statement)
     document: Json = {"schema": "peakmem.program/1", "buffers": buffers, "statements": statements}
     if rng.random() < 0.3:
@@ -111,6 +117,65 @@ def random_program(rng: random.Random, most: int = 8, depth: int = 0) -> Json:
     if rng.random() < 0.1:
         document["quantity"] = rng.choice(("live_peak", "bytes_above_entry"))
     return document
+
+
+def random_overlay(
+    rng: random.Random, buffers: list[Json], reads: list[list[str]], writes: list[list[str]], before: list[set[int]], v: int
+) -> Json | None:
+    """An overlay that statement v may have, if there is one; the order of its inputs is any."""
+    ancestors, stack = set[int](), [v]
+    while stack:
+        fresh = before[stack.pop()] - ancestors
+        ancestors |= fresh
+        stack += fresh
+
+    def touchers(name: str) -> set[int]:
+        return {u for u in range(len(reads)) if name in (*reads[u], *writes[u])}
+
+    def descends(u: int) -> bool:
+        """v is among u's ancestors; statements come after what they depend on."""
+        met = {v}
+        for w in range(v + 1, u + 1):
+            if before[w] & met:
+                met.add(w)
+        return u in met
+
+    outputs, inputs = [], []
+    for buffer in buffers:
+        name, kind = buffer["id"], buffer["kind"]
+        if name in writes[v] and kind not in ("input", "constant") and all(map(descends, touchers(name))):
+            outputs.append(name)
+        early = kind == "input" or touchers(name) & ancestors
+        if name in reads[v] and name not in writes[v] and kind != "constant" and not buffer["pinned"] and early:
+            inputs.append(name)
+    if not outputs or not inputs:
+        return None
+    return {"output": rng.choice(outputs), "inputs": rng.sample(inputs, rng.randint(1, len(inputs)))}
+
+
+def side_by_side(rng: random.Random, documents: list[Json]) -> Json:
+    """The programs as one, their statements mixed, and a pinned input that some of them read."""
+    buffers: list[Json] = [{"id": "all", "bytes": rng.randint(0, 9), "kind": "input", "pinned": rng.random() < 0.9}]
+    rows: list[list[Json]] = []
+    for k, document in enumerate(documents):
+
+        def own(names: list[str], k: int = k) -> list[str]:
+            return [f"{k}.{name}" for name in names]
+
+        buffers += [{**buffer, "id": f"{k}.{buffer['id']}"} for buffer in document["buffers"]]
+        rows.append([])
+        for s in document["statements"]:
+            statement = {**s, "id": f"{k}.{s['id']}", **{key: own(s[key]) for key in ("reads", "writes", "dependences")}}
+            if "overlay" in s:
+                statement["overlay"] = {"output": f"{k}.{s['overlay']['output']}", "inputs": own(s["overlay"]["inputs"])}
+            if rng.random() < 0.2:
+                statement["reads"].append("all")
+            rows[-1].append(statement)
+    statements = []
+    while any(rows):
+        statements.append(rng.choice([row for row in rows if row]).pop(0))
+    rng.shuffle(buffers)
+    return {"schema": "peakmem.program/1", "buffers": buffers, "statements": statements}
 
 
 def written(rng: random.Random, document: Json) -> bytes:
@@ -148,22 +213,22 @@ def random_order(rng: random.Random, program: Program) -> list[int]:
 
 def certified(rng: random.Random, program: Program, share_of_solver: float = 0.5) -> Json:
     """A certificate: the solver's, or of another bound and other orders by a prover that favours some kinds of nodes."""
-    if order_program is None:
+    found = None if order_program is None else order_program(program).certificate
+    if found is None:
         orders = {path: random_order(rng, part) for path, part in parts(program)}
         document = certificate(program, orders, timeline_peak(program, orders), rng)
         assert document is not None
     else:
-        found = order_program(program).certificate
-        assert found is not None
         document = json.loads(found.to_bytes())
     if rng.random() < share_of_solver or any(len(part) > 6 for _, part in parts(program)):
         return document
     kinds = rng.choice(
         (
-            KINDS,
-            (rng.choice(KINDS), rng.choice(KINDS)),
+            EVERY_KIND,
+            (rng.choice(EVERY_KIND), rng.choice(EVERY_KIND)),
             ("precedence", "branch", "waypoint", "move", "jump", "reverse"),
             ("branch", "precedence"),
+            ("components", rng.choice(EVERY_KIND)),
         )
     )
     bound = None if rng.random() < 0.7 else rng.randint(0, document["lower_bound"])
@@ -201,7 +266,12 @@ def _peak(program: Program, order: list[int], bodies: Counter[int]) -> int:
             born = kinds[b] == "input" or any(b in touches[u] for u in order[: k + 1])
             kept = buffer.pinned or any(b in touches[u] for u in later)
             held += buffer.size * (born and kept and kinds[b] != "constant")
-        peak = max(peak, held + (0 if v is None else program.statements[v].workspace + bodies[v]))
+        if v is not None:
+            overlay = program.statements[v].overlay
+            dying = [a for a in overlay.inputs if not any(a in touches[u] for u in later[1:])] if overlay else []
+            saved = max((min(program.buffers[i].size for i in (a, overlay.output)) for a in dying if overlay), default=0)
+            held += program.statements[v].workspace + bodies[v] - saved
+        peak = max(peak, held)
     return peak
 
 
@@ -218,6 +288,7 @@ _JUNK: tuple[Json, ...] = (
     "",
     "s",
     "t",
+    "g",
     [],
     {},
     2**62,
@@ -252,6 +323,8 @@ def mutate(rng: random.Random, document: Json) -> None:
         ]
         box, key = rng.choice(few or spots)
     flows = [(b[k], i) for b, k in spots if k == "flow" and isinstance(b[k], list) for i in range(len(b[k]))]
+    several = [f for b, k in spots if k == "flows" and isinstance(b[k], list) for f in b[k] if isinstance(f, list)]
+    flows += [(flow, i) for flow in several for i in range(len(flow))]
     if flows and rng.random() < 0.3:
         box, key = rng.choice(flows)
         if isinstance(box[key], list) and box[key] and rng.random() < 0.8:
@@ -263,7 +336,7 @@ def mutate(rng: random.Random, document: Json) -> None:
         if rng.random() < 0.5:
             del box[key]
         else:
-            box[rng.choice(("0", "1", "01", " 0", "kind", key + "x", "2/0"))] = box.pop(key)
+            box[rng.choice(("0", "1", "01", " 0", "kind", "flow", "flows", key + "x", "2/0"))] = box.pop(key)
     elif rng.random() < 0.15:
         other, where = rng.choice([(b, k) for b, k in spots if type(b[k]) is type(value)])
         box[key] = copy.deepcopy(other[where])
@@ -273,7 +346,7 @@ def mutate(rng: random.Random, document: Json) -> None:
         box[key] = rng.choice((value + 1, value - 1, value + rng.randint(-3, 3), 2 * value, 0, rng.randint(0, 9)))
     elif isinstance(value, str):
         numbers = [c for c in value if c.isdigit()]
-        new = rng.choice((*sorted(ALL_KINDS), value + "0", value[:-1], "s", "t", value.upper()))
+        new = rng.choice((*sorted(ALL_KINDS), value + "0", value[:-1], "s", "t", "g", value.upper()))
         if numbers and rng.random() < 0.7:
             new = value.replace(numbers[0], str(rng.randint(0, 9)), 1)
         box[key] = new
@@ -338,6 +411,8 @@ def changed(rng: random.Random, program: Json, document: Json, folder: Path) -> 
             read = read_program(folder / "changed.json")
             document["program"]["digest"] = read.digest
             document["peak"] = timeline_peak(read, document["orders"])
+            if read.has_overlays and rng.random() < 0.9:
+                document["schema"] = SCHEMAS[1]
         except (InputError, KeyError, IndexError):
             pass
         return data[0], written(rng, document)
@@ -382,7 +457,7 @@ def c_verdicts(checker: Path, pairs: list[tuple[Path, Path]]) -> list[str]:
 
 @dataclass
 class Study:
-    """Pairs met, what both said, and where they differ."""
+    """Pairs met, how many of the programs have overlays, what both said, and where they differ."""
 
     checker: Path
     folder: Path
@@ -435,6 +510,7 @@ def study(
         for part in proof["proofs"].values():
             result.kinds.update(node["kind"] for node in part["nodes"])
         result.counts["certificates"] += 1
+        result.counts["overlays"] += program.has_overlays
         result.add(written(rng, document), written(rng, proof), f"accepted {proof['lower_bound']} {proof['peak']}")
         for _ in range(mutations * (i + 1) // programs - mutations * i // programs):
             result.counts["mutations"] += 1

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from oracles import build, optimum, programs, random_order, scheduled_peak
+from oracles import build, optimum, programs, random_order, scheduled_peak, with_overlays
 from peakmem_check.jsonfile import parse_json
 from peakmem_check.model import InputError, Program, Refused
 from peakmem_check.proof import check, graph
-from tinyprover import certificate
+from tinyprover import Prover, certificate
 
 checker = sys.modules["peakmem_check.proof.check"]  # the module; its name in the package is that of the function
 FOLDER = Path(__file__).resolve().parents[1] / "certificates"
@@ -38,7 +38,10 @@ WITH = {  # the kinds that the prover may use beside entry and expand
     "expand": ("expand",),
     "move": ("move",),
     "jump": ("jump",),
+    "components": ("components", "forward"),
 }
+OVERLAID = {"forward": ("forward",), "backward": ("backward",), "precedence": ("precedence", "forward")}
+"""The kinds with flows that an overlay gives a node "g", and what the prover may use."""
 LARGEST = 3000  # bytes of a file
 FALSE_EACH = 4
 
@@ -84,6 +87,13 @@ def is_pinned(program: Program) -> bool:
 FEATURES: dict[str, Callable[[Program], bool]] = {"bodies": has_bodies, "births": has_births, "pinned": is_pinned}
 
 
+def apart(program: Program) -> bool:
+    """Several statements side by side, not all alike."""
+    prover = Prover(program, [s.workspace for s in program.statements], 0, random.Random(0))
+    groups = prover.components(tuple(frozenset(p) for p in prover.model.before))
+    return len(groups) > 1 and max(map(len, groups)) > 1
+
+
 def nodes_of(document: Json) -> Iterator[Json]:
     for proof in document["proofs"].values():
         yield from proof["nodes"]
@@ -93,7 +103,7 @@ def telling(document: Json, kind: str) -> bool:
     """The kind occurs, and has something to show where it has flows."""
     nodes = [node for node in nodes_of(document) if node["kind"] == kind]
     text = written(nodes)
-    shown = kind not in ("forward", "backward", "precedence", "jump") or b'"flow":[[' in text
+    shown = kind not in ("forward", "backward", "precedence", "jump", "components") or b'"flow":[[' in text
     return bool(nodes) and shown and (kind != "jump" or any(len(node["path"]) > 1 for node in nodes))
 
 
@@ -104,6 +114,8 @@ def search(kind: str, feature: str, taken: set[str], bound_below: int = 0) -> Fo
             name = f"{feature}-{'tangled' if tangled else 'mixed'}-{i}"
             best = optimum(program)
             if name in taken or not FEATURES[feature](program) or best <= bound_below:
+                continue
+            if kind == "components" and not any(map(apart, (program, *(body for _, body in program.bodies())))):
                 continue
             rng = random.Random(f"{kind}/{name}")
             orders = {path: random_order(rng, part) for path, part in [("", program), *program.bodies()]}
@@ -116,6 +128,32 @@ def search(kind: str, feature: str, taken: set[str], bound_below: int = 0) -> Fo
                     what = f"a bound {bound_below} B below the optimum"
                 return Found(f"{kind}-{feature}", name, program, document, what, kind)
     raise AssertionError(f"no certificate with {kind} and {feature}")
+
+
+def overlaid(kind: str, mirrored: bool, which: int, taken: set[str]) -> Found:
+    """The first small certificate in which something leaves or enters "g" in a flow of the kind, in its mirror image if asked for."""
+    for i, plain in programs(3, 2000, range(3, 7), tangled=which == 2):
+        rng = random.Random(f"overlay/{kind}/{mirrored}/{i}")
+        program = with_overlays(rng, plain)
+        name = f"overlay-{i}{'-tangled' if which == 2 else ''}"
+        if name in taken or not program.has_overlays:
+            continue
+        orders = {"": random_order(rng, program)}
+        peak = scheduled_peak(program, orders)
+        kinds = (*OVERLAID[kind], *(("reverse",) if mirrored else ()))
+        document = certificate(program, orders, peak, rng, kinds)
+        if document is None or len(written(document)) >= LARGEST or not document["proofs"]:
+            continue
+        nodes = document["proofs"][""]["nodes"]
+        if (nodes[-1]["kind"] == "reverse") != mirrored:
+            continue
+        if not any(node["kind"] == kind and b'"g"' in written(node) for node in nodes):
+            continue
+        taken.add(name)
+        what = "optimal" if document["lower_bound"] == peak else "a bound; the order is no optimum"
+        title = f"overlay-{'mirrored-' if mirrored else ''}{kind}-{which}"
+        return Found(title, name, program, document, what, kind)
+    raise AssertionError(f"no certificate with a flow of an overlay in {kind}")
 
 
 def stated(name: str, program: Program, bound: int, nodes: list[Json], **changes: str) -> Found:
@@ -268,9 +306,10 @@ def by_hand() -> list[Found]:
 
 def edits(data: bytes) -> Iterator[bytes]:
     """Files that differ by one byte: digits, and the letters of flow nodes, changed, left out or put in."""
+    letters = b"stbjg" if b'"g"' in data else b"stbj"
     for i in range(len(data)):
         here = data[i : i + 1]
-        others = b"0123456789" if here.isdigit() else b"stbj" if here in b"stbj" else b""
+        others = b"0123456789" if here.isdigit() else letters if here in letters else b""
         for other in others:
             yield data[:i] + bytes([other]) + data[i + 1 :]
             yield data[:i] + bytes([other]) + data[i:]
@@ -303,6 +342,20 @@ def alone(program: Program, document: Json) -> bool:
         except Exception:  # whatever comes of going on where the checker never does
             return False
     return True
+
+
+def as_version_1(found: Found) -> None:
+    """The same said in a certificate of version 1, which has neither overlays nor components."""
+    old, new = (f"peakmem.certificate/{k}".encode() for k in (2, 1))
+    assert found.data.count(old) == 1
+    data = found.data.replace(old, new)
+    try:
+        check(found.of, parse_json(data, found.name))
+    except Refused as error:
+        found.false = [row for row in found.false if row[0] != data]
+        found.false.append((data, str(error).removeprefix("certificate: ")))
+    else:
+        raise AssertionError(f"{found.name} is accepted as version 1")
 
 
 def falsify(found: Found, used: set[str], kind: str) -> None:
@@ -341,7 +394,8 @@ HEAD = """# Certificates, true and false
 Files to try a checker with. `programs/` holds programs; every file in `true/` is a certificate that must be accepted, with
 the lower bound and the peak given here; every file in `false/` differs from its sibling in `true/` by one byte (changed,
 left out or put in) and must be refused (exit code 1), though it is still JSON and speaks about the same program. The first
-part of a name is the kind of node that the file is about. `index.json` says the same for programs that read it, and
+part of a name is the kind of node that the file is about; with `overlay-` before it, the flows of that kind where a statement
+writes on top of one of its inputs, with `mirrored-` in the mirror image of the program. `index.json` says the same for programs that read it, and
 `tests/make_certificates.py` writes the folder.
 
     peakmem-check programs/{program}.json true/{name}.json
@@ -355,11 +409,15 @@ def collected() -> list[Found]:
         found = search("forward", feature, taken, bound_below=1)
         found.name = f"loose-{feature}"
         result.append(found)
+    result += [overlaid(kind, mirrored, k, taken) for kind in OVERLAID for mirrored in (False, True) for k in (1, 2, 3)]
     for found in result:
         found.kind = "forward" if found.name.startswith("loose") else found.kind
     used: dict[str, set[str]] = {}
     for found in result:
-        falsify(found, used.setdefault(found.kind, set()), found.kind)
+        reasons = found.name.rpartition("-")[0] if found.of.has_overlays else found.kind
+        falsify(found, used.setdefault(reasons, set()), found.kind)
+        if found.document["schema"].endswith("/2"):
+            as_version_1(found)
     result += by_hand()
     documents = [found for found in result if found.name.startswith("expand")]
     for found in documents:

@@ -6,12 +6,13 @@ properties none: touchers, births and states are worked out again from reads, wr
 
 from __future__ import annotations
 
+import copy
 import heapq
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from peakmem_check.model import Buffer, InputError, Program, Statement
+from peakmem_check.model import Buffer, InputError, Overlay, Program, Statement
 
 # -- the definitions -----------------------------------------------------------------------------------------------
 
@@ -35,6 +36,8 @@ class Model:
         self.workspace = [s.workspace for s in program.statements] if workspaces is None else list(workspaces)
         self.before = [set(s.dependences) for s in program.statements]
         self.counted = [b.kind != "constant" for b in program.buffers]
+        self.overlay = [s.overlay for s in program.statements]
+        self.mirrored = False  # whether overlays look back: see `mirror_of`
 
     def resident(self, state: set[int] | frozenset[int]) -> set[int]:
         """Buffers that rest(S) adds up."""
@@ -51,7 +54,16 @@ class Model:
 
     def mem(self, state: set[int] | frozenset[int], v: int) -> int:
         others = self.resident(state) - self.touches[v]
-        return self.workspace[v] + sum(self.size[b] for b in self.touches[v]) + sum(self.size[b] for b in others)
+        total = self.workspace[v] + sum(self.size[b] for b in self.touches[v]) + sum(self.size[b] for b in others)
+        return total - max((min(self.size[a], self.size[o]) for a, o in self.overlaid(state, v)), default=0)
+
+    def overlaid(self, state: set[int] | frozenset[int], v: int) -> list[tuple[int, int]]:
+        """The pairs (input, output) that may share bytes when v runs at the state: the input dies with v."""
+        overlay = self.overlay[v]
+        if overlay is None:
+            return []
+        in_the_way = state if self.mirrored else set(range(self.n)) - state
+        return [(a, overlay.output) for a in overlay.inputs if not (self.touchers[a] - {v}) & in_the_way]
 
     def peak(self, order: Sequence[int]) -> int:
         state: set[int] = set()
@@ -80,6 +92,24 @@ class Model:
         if self.entry[b] or not self.counted[b]:
             return set()
         return {t for t in self.touchers[b] if not self.ancestors(t) & self.touchers[b]}
+
+
+def mirror_of(model: Model, program: Program) -> Model:
+    """The model of the mirror image of the model's program; ``program`` is the `reversed_program`."""
+    result = Model(program, model.workspace[::-1])
+    result.overlay = model.overlay[::-1]
+    result.mirrored = not model.mirrored
+    return result
+
+
+def part_of(model: Model, members: frozenset[int], buffers: set[int]) -> Model:
+    """What the statements and buffers of a part see; the others keep their numbers and do nothing."""
+    result = copy.copy(model)
+    result.counted = [counted and b in buffers for b, counted in enumerate(model.counted)]
+    result.touches = [touches & buffers if v in members else set() for v, touches in enumerate(model.touches)]
+    result.touchers = [row & members if b in buffers else set() for b, row in enumerate(model.touchers)]
+    result.before = [before & members if v in members else set() for v, before in enumerate(model.before)]
+    return result
 
 
 # -- optima --------------------------------------------------------------------------------------------------------
@@ -118,6 +148,10 @@ def bottleneck(program: Program, workspaces: Sequence[int] | None = None) -> int
         for b in range(len(model.size))
         if model.counted[b] and model.size[b]
     ]
+    gains: list[list[tuple[int, int]]] = [[] for _ in range(n)]
+    for v, overlay in enumerate(model.overlay):
+        for a in overlay.inputs if overlay is not None else ():
+            gains[v].append((min(model.size[a], model.size[overlay.output]), sum(1 << t for t in model.touchers[a])))
     everything = (1 << n) - 1
     heap = [(0, 0, 0)]
     best = {0: 0}
@@ -135,8 +169,8 @@ def bottleneck(program: Program, workspaces: Sequence[int] | None = None) -> int
                 continue
             here = model.workspace[v] + sum(model.size[b] for b in model.touches[v])
             here += sum(s for s, t in resident if not t & bit)
-            here = max(here, peak)
             then = state | bit
+            here = max(here - max((g for g, t in gains[v] if not t & ~then), default=0), peak)
             if here < best.get(then, here + 1):
                 best[then] = here
                 heapq.heappush(heap, (here, -then.bit_count(), then))
@@ -258,6 +292,24 @@ def random_program(rng: random.Random, n: int, *, bodies: bool = False) -> Progr
     return Program(tuple(buffers), tuple(statements))
 
 
+def with_overlays(rng: random.Random, program: Program, share: float = 0.7) -> Program:
+    """The program with overlays wherever the definition allows one, each left out now and then; bodies get none."""
+    model = Model(program)
+    statements = []
+    for v, s in enumerate(program.statements):
+        outputs = [o for o in sorted(model.touches[v]) if model.births(o) == {v}]
+        inputs = [
+            a
+            for a in sorted(set(s.reads) - set(s.writes))
+            if model.counted[a] and not model.pinned[a] and rng.random() < share
+        ]
+        if outputs and inputs:
+            rng.shuffle(inputs)
+            s = replace(s, overlay=Overlay(rng.choice(outputs), tuple(inputs)))
+        statements.append(s)
+    return Program(program.buffers, tuple(statements), program.name)
+
+
 def tangled_program(rng: random.Random, n: int) -> Program:
     """n statements, one buffer each, read by several later ones: a randomly wired cell, where orders matter most.
 
@@ -326,6 +378,7 @@ def reversed_program(program: Program) -> Program:
             reads=(),
             writes=tuple(sorted({*s.reads, *s.writes})),
             dependences=tuple(n - 1 - w for w in after[v]),
+            overlay=None,  # the mirror image of an overlay is none
         )
         for v, s in reversed(list(enumerate(program.statements)))
     )
@@ -348,20 +401,33 @@ def relabelled(rng: random.Random, program: Program) -> Program:
                 reads=tuple(at[b] for b in program.statements[v].reads),
                 writes=tuple(at[b] for b in program.statements[v].writes),
                 dependences=tuple(sorted(place[u] for u in program.statements[v].dependences)),
+                overlay=_moved(program.statements[v].overlay, at),
             )
             for i, v in enumerate(order)
         ),
     )
 
 
+def _moved(overlay: Overlay | None, at: Mapping[int, int]) -> Overlay | None:
+    """An overlay between buffers with other numbers; without the buffers that have none."""
+    if overlay is None or overlay.output not in at or not any(a in at for a in overlay.inputs):
+        return None
+    return Overlay(at[overlay.output], tuple(at[a] for a in overlay.inputs if a in at))
+
+
 def split_buffers(rng: random.Random, program: Program) -> Program:
-    """Every buffer in two parallel parts of random sizes, touched by the same statements."""
+    """Every buffer in two parallel parts of random sizes, touched by the same statements; overlays are left out."""
     parts = [rng.randint(0, b.size) for b in program.buffers]
     m = len(parts)
     first = tuple(replace(b, name=b.name + ".a", size=p) for b, p in zip(program.buffers, parts))
     second = tuple(replace(b, name=b.name + ".b", size=b.size - p) for b, p in zip(program.buffers, parts))
     statements = tuple(
-        replace(s, reads=(*s.reads, *(b + m for b in s.reads)), writes=(*s.writes, *(b + m for b in s.writes)))
+        replace(
+            s,
+            reads=(*s.reads, *(b + m for b in s.reads)),
+            writes=(*s.writes, *(b + m for b in s.writes)),
+            overlay=None,
+        )
         for s in program.statements
     )
     return Program(first + second, statements)
@@ -378,6 +444,7 @@ def in_series(first: Program, second: Program) -> Program:
             reads=tuple(b + m for b in s.reads),
             writes=tuple(b + m for b in s.writes),
             dependences=(n, *(u + n + 1 for u in s.dependences)),
+            overlay=_moved(s.overlay, {b: b + m for b in range(len(second.buffers))}),
         )
         for s in second.statements
     )
@@ -386,13 +453,20 @@ def in_series(first: Program, second: Program) -> Program:
 
 
 def programs(
-    seed: int, count: int, sizes: Sequence[int], *, bodies: bool = False, tangled: bool = False
+    seed: int,
+    count: int,
+    sizes: Sequence[int],
+    *,
+    bodies: bool = False,
+    tangled: bool = False,
+    overlays: bool = False,
 ) -> Iterator[tuple[int, Program]]:
     """``count`` numbered random programs; number and seed reproduce each alone."""
     for i in range(count):
         rng = random.Random(f"{seed}/{i}")
         n = rng.choice(list(sizes))
-        yield i, tangled_program(rng, n) if tangled else random_program(rng, n, bodies=bodies)
+        program = tangled_program(rng, n) if tangled else random_program(rng, n, bodies=bodies)
+        yield i, with_overlays(rng, program) if overlays else program
 
 
 # -- small programs as text ----------------------------------------------------------------------------------------
@@ -402,7 +476,8 @@ def build(buffers: str, *statements: str) -> Program:
     """A program from text, for tests a person can read.
 
     ``buffers``: ``name=bytes`` separated by blanks, with ``@`` before the name for an input and ``!`` before it for a
-    pinned buffer. A statement: ``NAME reads > writes | after NAMES | use WORKSPACE``; the last two may be left out.
+    pinned buffer. A statement: ``NAME reads > writes | after NAMES | use WORKSPACE | lay OUTPUT on INPUTS``; what follows
+    the bars may be left out.
     """
     rows: list[Buffer] = []
     for word in buffers.split():
@@ -420,6 +495,7 @@ def build(buffers: str, *statements: str) -> Program:
         reads, _, writes = touched.partition(">")
         given = dict(clause.strip().partition(" ")[::2] for clause in clauses)
         places = {s.name: v for v, s in enumerate(made)}
+        top, _, under = given.get("lay", "").partition(" on ")
         made.append(
             Statement(
                 name,
@@ -427,6 +503,7 @@ def build(buffers: str, *statements: str) -> Program:
                 writes=tuple(ids[x] for x in writes.split()),
                 dependences=tuple(places[x] for x in given.get("after", "").split()),
                 workspace=int(given.get("use", "0")),
+                overlay=Overlay(ids[top.strip()], tuple(ids[x] for x in under.split())) if top else None,
             )
         )
     return Program(tuple(rows), tuple(made))
@@ -444,7 +521,11 @@ def render(program: Program) -> str:
         )
         if s.dependences:
             line += " | after " + " ".join(program.statements[u].name for u in s.dependences)
-        lines.append(line + (f" | use {s.workspace}" if s.workspace else ""))
+        line += f" | use {s.workspace}" if s.workspace else ""
+        if s.overlay:
+            line += f" | lay {program.buffers[s.overlay.output].name} on "
+            line += " ".join(program.buffers[a].name for a in s.overlay.inputs)
+        lines.append(line)
     return "\n".join(lines)
 
 
@@ -481,9 +562,13 @@ def _smaller(program: Program) -> Iterator[Parts]:
         def without(ids: tuple[int, ...], b: int = b) -> tuple[int, ...]:
             return tuple(i - (i > b) for i in ids if i != b)
 
+        at = {i: i - (i > b) for i in range(len(buffers)) if i != b}
         yield (
             buffers[:b] + buffers[b + 1 :],
-            [replace(s, reads=without(s.reads), writes=without(s.writes)) for s in statements],
+            [
+                replace(s, reads=without(s.reads), writes=without(s.writes), overlay=_moved(s.overlay, at))
+                for s in statements
+            ],
         )
     for v, s in enumerate(statements):
         changes = [
@@ -492,6 +577,10 @@ def _smaller(program: Program) -> Iterator[Parts]:
         changes += [replace(s, reads=s.reads[:i] + s.reads[i + 1 :]) for i in range(len(s.reads))]
         changes += [replace(s, workspace=w) for w in (0, s.workspace // 2, s.workspace - 1) if 0 <= w < s.workspace]
         changes += [replace(s, bodies=()) for _ in s.bodies[:1]]
+        if s.overlay:
+            fewer = [tuple(a for a in s.overlay.inputs if a != gone) for gone in s.overlay.inputs]
+            changes.append(replace(s, overlay=None))
+            changes += [replace(s, overlay=Overlay(s.overlay.output, rest)) for rest in fewer if rest]
         for change in changes:
             yield buffers, [*statements[:v], change, *statements[v + 1 :]]
     for b, buffer in enumerate(buffers):

@@ -35,6 +35,25 @@ FORK: Any = {
 FLOW = [["s", "b0", 1], ["b0", 0, 1], [0, "b1", 1], ["b1", 2, 1], [2, "b3", 1], ["b3", "t", 1]]
 
 
+LAID: Any = {  # B reads what A wrote and writes on top of it, unless C is still to read it
+    "schema": "peakmem.program/1",
+    "buffers": [{"id": "a", "bytes": 5}, {"id": "b", "bytes": 3}, {"id": "c", "bytes": 1, "kind": "output"}],
+    "statements": [
+        {"id": "A", "writes": ["a"]},
+        {"id": "B", "reads": ["a"], "writes": ["b"], "dependences": ["A"], "overlay": {"output": "b", "inputs": ["a"]}},
+        {"id": "C", "reads": ["a"], "writes": ["c"], "dependences": ["A"]},
+    ],
+}
+
+
+def laid_proof(nodes: list[Any] | None = None, bound: int = 6, version: int = 2) -> Any:
+    """A, C and B keep within 6 bytes; B cannot run below: 5 + 3 - 3 and c if C has run, else "g"."""
+    flow = [["s", "g", 1], ["g", 2, 1], [2, "b2", 1], ["b2", "t", 1]]
+    leaf = {"kind": "forward", "trap": [0, 2], "exits": [{"statement": 1, "flows": [flow]}]}
+    document = proof_of(LAID, bound, nodes or [leaf], [0, 2, 1], 6)
+    return {**document, "schema": f"peakmem.certificate/{version}"}
+
+
 def canonical(program: Any) -> bytes:
     """The canonical text, as the page has it, of a program without effects, bodies and names."""
     buffers = [{"kind": "intermediate", "pinned": b.get("kind") == "output", **b} for b in program["buffers"]]
@@ -105,6 +124,7 @@ def test_random_programs_and_what_is_wrong_with_them(checker: Path, tmp_path: Pa
     assert not found.disagreements, found.disagreements[0]
     assert found.kinds.keys() == ALL_KINDS
     assert min(found.counts[word] for word in ("accepted", "refused", "bad")) > 100, found.counts
+    assert found.counts["overlays"] > programs // 20
 
 
 def test_the_folder_of_certificates(checker: Path) -> None:
@@ -169,6 +189,96 @@ class TestThePage:
         document = json.dumps({**fork_proof(), "ignored": "HERE"}).encode().replace(b'"HERE"', ignored)
         assert verdict(FORK, document).split()[0] == answer
         assert verdict(FORK, b"\xef\xbb\xbf" + document).split()[0] == answer
+
+    @pytest.mark.parametrize(
+        "overlay",
+        [
+            None,
+            [],
+            {},
+            {"output": "b"},
+            {"output": "b", "inputs": []},
+            {"output": "b", "inputs": ["a", "a"]},
+            {"output": "b", "inputs": ["b"]},
+            {"output": "b", "inputs": "a"},
+            {"output": "b", "inputs": [0]},
+            {"output": "b", "inputs": ["a", "c"]},
+            {"output": "b", "inputs": ["x"]},
+            {"output": "a", "inputs": ["a"]},
+            {"output": "c", "inputs": ["a"]},
+            {"output": 1, "inputs": ["a"]},
+        ],
+    )
+    def test_no_overlay(self, verdict: Callable[..., str], overlay: Any) -> None:
+        a, b, c = LAID["statements"]
+        assert verdict({**LAID, "statements": [a, {**b, "overlay": overlay}, c]}, laid_proof()) == "bad input"
+
+    @pytest.mark.parametrize(
+        ("buffer", "statement"),
+        [({"kind": "output"}, {}), ({"kind": "constant"}, {}), ({}, {"writes": ["a", "b"]}), ({}, {"dependences": []})],
+    )
+    def test_no_input_of_an_overlay(self, verdict: Callable[..., str], buffer: Any, statement: Any) -> None:
+        a, b, c = LAID["statements"]
+        first, *rest = LAID["buffers"]
+        program = {**LAID, "buffers": [{**first, **buffer}, *rest], "statements": [a, {**b, **statement}, c]}
+        assert verdict(program, laid_proof()) == "bad input"
+
+    def test_overlays(self, verdict: Callable[..., str]) -> None:
+        assert verdict(LAID, laid_proof()) == "accepted 6 6"
+        assert verdict(LAID, laid_proof(version=1)) == verdict(LAID, laid_proof(version=3)) == "refused"
+        other = {**laid_proof(), "orders": {"": [0, 1, 2]}}
+        assert verdict(LAID, other) == "refused"
+        assert verdict(LAID, {**other, "peak": 9}) == "refused"
+        assert verdict(LAID, {**other, "peak": 8}) == "accepted 6 8"
+
+    def test_what_is_given_beside_flows(self, verdict: Callable[..., str]) -> None:
+        """The other name is refused whatever its value, also where version 1 never had it."""
+        for name in ("flow", "flows"):
+            for value in (None, []):
+                document = laid_proof()
+                document["proofs"][""]["nodes"][0]["exits"][0][name] = value
+                assert verdict(LAID, document) == "refused"
+                document = fork_proof()
+                document["proofs"][""]["nodes"][0]["exits"][0][name] = value
+                assert verdict(FORK, document) == "refused"
+        leaf, jump = laid_proof()["proofs"][""]["nodes"][0], {"kind": "jump", "path": [], "flow": [], "flows": 1, "then": 0}
+        assert verdict(LAID, laid_proof([leaf, jump])) == "accepted 6 6"
+
+    def test_overlays_in_the_mirror_image(self, verdict: Callable[..., str]) -> None:
+        """There 0 is C, 1 is B and 2 is A; b or a is born last, B takes over what C has not made before it."""
+        flow = [["s", "b2", 1], ["b2", 0, 1], [0, "g", 1], ["g", "t", 1]]
+        leaf = {"kind": "backward", "trap": [2], "entries": [{"statement": v, **shown} for v, shown in (
+            (0, {"flow": []}), (1, {"flows": [flow]}))]}  # fmt: skip
+        nodes = [leaf, {"kind": "reverse", "then": 0}]
+        assert verdict(LAID, laid_proof(nodes)) == "refused"  # all others have run before the last: no node "g"
+        leaf["entries"][1]["flows"] = [[]]
+        assert verdict(LAID, laid_proof(nodes)) == "accepted 6 6"
+        first = {"kind": "forward", "trap": [0], "exits": [{"statement": 1, "flows": [flow]}]}
+        assert verdict(LAID, laid_proof([first, nodes[1]])) == "accepted 6 6"
+        flow[0][2] = flow[1][2] = flow[2][2] = flow[3][2] = 2
+        assert verdict(LAID, laid_proof([first, nodes[1]])) == "refused"
+        expand = {"kind": "expand", "children": {"0": 0, "1": None}}
+        entry = {"kind": "expand", "children": {"1": None}}
+        assert verdict(LAID, laid_proof([entry, expand, {"kind": "reverse", "then": 1}])) == "accepted 6 6"
+        assert verdict(LAID, laid_proof([entry, expand, {"kind": "reverse", "then": 1}], 7)) == "refused"
+
+    @pytest.mark.parametrize(("padding", "answer"), [(51, "refused"), (52, "accepted 1 1")])
+    def test_parts_that_are_the_same(self, verdict: Callable[..., str], tmp_path: Path, padding: int, answer: str) -> None:
+        """Ten branches among the others are no matter to the part: 1,023 + 1,024 + 1 contexts, and 64 nodes allow 2,048."""
+        statements: list[Any] = [{"id": str(v)} for v in range(20)]
+        program = {
+            **FORK,
+            "buffers": [{"id": "kept", "bytes": 1, "kind": "input", "pinned": True}],
+            "statements": [*statements, {"id": "reader", "reads": ["kept"]}],
+        }
+        nodes: list[Any] = [{"kind": "entry"}, {"kind": "components", "statements": [20], "flow": [], "then": 0}]
+        nodes += [{"kind": "branch", "pair": [2 * k, 2 * k + 1], "first": k + 1, "second": k + 1} for k in range(10)]
+        document = proof_of(program, 1, nodes, list(range(21)), 1)
+        document["proofs"][""]["nodes"] += [None] * padding
+        assert verdict(program, document) == "refused"
+        document["schema"] = "peakmem.certificate/2"
+        assert verdict(program, document) == answer
+        assert python_verdict(tmp_path / "p.json", tmp_path / "c.json") == answer
 
     def test_sums_above_64_bits(self, verdict: Callable[..., str]) -> None:
         """Bodies nested 32 deep, each with a workspace of almost 2^62."""

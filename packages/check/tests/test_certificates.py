@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from make_certificates import FOLDER, WITH, nodes_of
+from make_certificates import FOLDER, OVERLAID, WITH, nodes_of
 from oracles import optimum, scheduled_peak
 from peakmem_check.jsonfile import read_json, read_program
 from peakmem_check.model import Program, Refused
@@ -68,6 +68,11 @@ def test_every_file_is_listed_and_every_kind_there() -> None:
     false = Counter(kind for row in INDEX["false"].values() for kind in WITH if f"({kind})" in row["because"])
     assert true.keys() == false.keys() == WITH.keys()
     assert min(true.values()) >= 3 and min(false.values()) >= 3
+    for kind in OVERLAID:
+        for name in (f"overlay-{kind}-", f"overlay-mirrored-{kind}-"):
+            assert sum(row.startswith(name) for row in INDEX["true"]) >= 3
+            assert sum(row.startswith(name) and f"({kind})" in INDEX["false"][row]["because"] for row in INDEX["false"]) >= 3
+            assert sum(row.startswith(name) and "'schema'" in INDEX["false"][row]["because"] for row in INDEX["false"]) >= 3
     assert sum(row["lower_bound"] < row["peak"] for row in INDEX["true"].values()) > 3
 
 

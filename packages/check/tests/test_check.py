@@ -310,7 +310,7 @@ class TestRefuses:
     @pytest.mark.parametrize(
         ("field", "value", "says"),
         [
-            ("schema", "peakmem.certificate/2", "'schema'"),
+            ("schema", "peakmem.certificate/3", "'schema'"),
             ("program", {"digest": "sha256:00"}, "another program"),
             ("program", {}, "another program"),
             ("artifact", {"digest": 1}, "'artifact'"),

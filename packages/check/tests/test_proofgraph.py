@@ -7,7 +7,7 @@ from collections import Counter
 
 from oracles import Model, programs
 from peakmem_check.model import Program
-from peakmem_check.proof.check import ProofChecker
+from peakmem_check.proof.check import Proof
 from peakmem_check.proof.graph import Candidates, Dag, buffer_of, mirror
 from tinyprover import Prover
 
@@ -38,10 +38,10 @@ def down_set(
 
 def test_networks_have_exactly_the_arcs_of_the_format() -> None:
     met: Counter[str] = Counter()
-    for i, program in programs(500, 300, range(3, 9)):
+    for i, program in programs(500, 300, range(3, 9), overlays=True):
         rng = random.Random(i)
         dag, sets, prover = strengthened(rng, program)
-        checker = ProofChecker(program, prover.model.workspace, {"lower_bound": 0, "root": 0, "nodes": []}, "proof")
+        checker = Proof(program, prover.model.workspace, {"lower_bound": 0, "root": 0, "nodes": []}, "proof").whole
         for _ in range(3):
             v = rng.choice([None, *range(len(program))])
             if v is None:
@@ -51,17 +51,20 @@ def test_networks_have_exactly_the_arcs_of_the_format() -> None:
                 free = prover.all - {v} - prover.descendants(sets, v)
                 low = prover.ancestors(sets, v) | down_set(prover, sets, rng, free)
                 high = low | down_set(prover, sets, rng, free)
-            graph, constant = prover.network(sets, v, low, high)
+            overlay = None if v is None else prover.model.overlay[v]
+            way = None if overlay is None else rng.randrange(len(overlay.inputs))
+            lies_on = None if overlay is None or way is None else overlay.inputs[way]
+            graph, constant = prover.network(sets, v, low, high, lies_on)
             inside, outside = (sum(1 << u for u in part) for part in (low, prover.all - high))
             scheduled = Candidates(b for b, buffer in enumerate(program.buffers) if buffer.kind != "constant")
-            ours = checker.network(dag, v, inside, outside, scheduled)
+            ours = checker.networks(dag, v, inside, outside, scheduled)[way or 0]
             assert ours.constant == constant
             # The candidates that the checker takes are enough.
             state = high if rng.random() < 0.5 else low
-            fewer = checker.network(dag, v, inside, outside, checker.live(sum(1 << u for u in state)))
+            fewer = checker.networks(dag, v, inside, outside, checker.live(sum(1 << u for u in state)))[way or 0]
             assert fewer.constant == constant
             buffers = range(len(program.buffers) + 1)
-            nodes = ["s", "t", *range(-1, len(program) + 1), *(f"b{b}" for b in buffers), *(f"j{b}" for b in buffers)]
+            nodes = ["s", "t", "g", *range(-1, len(program) + 1), *(f"b{b}" for b in buffers), *(f"j{b}" for b in buffers)]
             for tail in nodes:
                 for head in nodes:
                     expected = graph.edges[tail, head].get("capacity") if graph.has_edge(tail, head) else "none"
@@ -82,7 +85,7 @@ def test_networks_have_exactly_the_arcs_of_the_format() -> None:
                         met[
                             f"{str(tail)[0] if isinstance(tail, str) else 'v'}{str(head)[0] if isinstance(head, str) else 'v'}"
                         ] += 1
-    assert set(met) == {"vv", "sb", "vb", "vj", "jb", "bv", "bt"}
+    assert set(met) == {"vv", "sb", "vb", "vj", "jb", "bv", "bt", "sg", "gv", "gt"}
     assert min(met.values()) > 5
 
 

@@ -11,18 +11,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import networkx as nx
-from oracles import Model, least_workspaces, optimum, reversed_program
+from oracles import Model, least_workspaces, mirror_of, optimum, part_of, reversed_program
 from peakmem_check.model import Program
 
 Dag = tuple[frozenset[int], ...]  # direct predecessors of each statement
 KINDS = ("entry", "forward", "backward", "precedence", "branch", "reverse", "waypoint", "expand", "move", "jump")
+EVERY_KIND = (*KINDS, "components")
+"""The last needs version 2 of certificates."""
 
 
 class Prover:
     """Proves that no order stays within ``bound - 1``; nodes accumulate in ``nodes``."""
 
-    def __init__(self, program: Program, workspaces: Sequence[int], bound: int, rng: random.Random) -> None:
-        self.model = Model(program, workspaces)
+    def __init__(self, program: Program, model: Model | Sequence[int], bound: int, rng: random.Random) -> None:
+        """``model`` is that of the program, or its workspaces."""
+        self.model = model if isinstance(model, Model) else Model(program, model)
         self.n = self.model.n
         self.all = frozenset(range(self.n))
         self.bound = bound
@@ -51,8 +54,10 @@ class Prover:
 
     # cuts
 
-    def network(self, dag: Dag, v: int | None, low: frozenset[int], high: frozenset[int]) -> tuple[nx.DiGraph, int]:
-        """Network and constant of cut(v | low, high)."""
+    def network(
+        self, dag: Dag, v: int | None, low: frozenset[int], high: frozenset[int], lies_on: int | None = None
+    ) -> tuple[nx.DiGraph, int]:
+        """Network and constant of cut(v | low, high), where the output of v's overlay lies on a buffer."""
         model = self.model
         undecided = high - low
         graph = nx.DiGraph()
@@ -86,13 +91,36 @@ class Prover:
                 graph.add_edge(name, u)
             if late:
                 graph.add_edge(name, "t")
+        overlay = None if v is None else model.overlay[v]
+        if overlay is not None and lies_on is not None:
+            gain = min(model.size[lies_on], model.size[overlay.output])
+            others = model.touchers[lies_on] - {v}
+            if not model.mirrored:
+                constant -= gain
+                graph.add_edge("s", "g", capacity=gain)
+                graph.add_edges_from(("g", u) for u in others & undecided)
+                if others - high:
+                    graph.add_edge("g", "t")
+            elif not others & low:
+                constant -= gain
+                graph.add_edge("g", "t", capacity=gain)
+                graph.add_edges_from((u, "g") for u in others & undecided)
         return graph, constant
 
+    def shown(self, dag: Dag, v: int, low: frozenset[int], high: frozenset[int]) -> tuple[int, dict[str, Any]]:
+        """What cut(v | low, high) is, and the entry of a row that shows it."""
+        overlay = self.model.overlay[v]
+        if overlay is None:
+            value, flow, _ = self.cut(dag, v, low, high)
+            return value, {"flow": flow}
+        ways = [self.cut(dag, v, low, high, a) for a in overlay.inputs]
+        return min(value for value, _, _ in ways), {"flows": [flow for _, flow, _ in ways]}
+
     def cut(
-        self, dag: Dag, v: int | None, low: frozenset[int], high: frozenset[int]
+        self, dag: Dag, v: int | None, low: frozenset[int], high: frozenset[int], lies_on: int | None = None
     ) -> tuple[int, list[list[Any]], frozenset[int]]:
         """Value, flow and cheapest state of cut(v | low, high)."""
-        graph, constant = self.network(dag, v, low, high)
+        graph, constant = self.network(dag, v, low, high, lies_on)
         value, flow = nx.maximum_flow(graph, "s", "t")
         triples = [[a, b, x] for a, row in flow.items() for b, x in row.items() if x]
         self.rng.shuffle(triples)
@@ -152,11 +180,11 @@ class Prover:
         while trap != self.all:
             exits = []
             for v in self.ready(dag, trap):
-                value, flow, _ = self.cut(dag, v, self.ancestors(dag, v) | state, trap)
+                value, flow = self.shown(dag, v, self.ancestors(dag, v) | state, trap)
                 if value < self.bound:
                     trap |= {v}
                     break
-                exits.append({"statement": v, "flow": flow})
+                exits.append({"statement": v, **flow})
             else:
                 return self.add(kind="forward", trap=sorted(trap), exits=exits)
         return None
@@ -169,11 +197,11 @@ class Prover:
             for v in sorted(left - state):
                 if self.descendants(dag, v) & left:
                     continue
-                value, flow, _ = self.cut(dag, v, left - {v}, self.all - {v} - self.descendants(dag, v))
+                value, flow = self.shown(dag, v, left - {v}, self.all - {v} - self.descendants(dag, v))
                 if value < self.bound:
                     trap |= {v}
                     break
-                entries.append({"statement": v, "flow": flow})
+                entries.append({"statement": v, **flow})
             else:
                 return self.add(kind="backward", trap=sorted(trap), entries=entries)
         return None
@@ -181,8 +209,8 @@ class Prover:
     def incomparable(self, dag: Dag) -> list[tuple[int, int]]:
         return [
             (u, v)
-            for u in range(self.n)
-            for v in range(self.n)
+            for u in sorted(self.all)
+            for v in sorted(self.all)
             if u != v and u not in self.ancestors(dag, v) and v not in self.ancestors(dag, u)
         ]
 
@@ -194,9 +222,9 @@ class Prover:
             anc_u, anc_v = self.ancestors(dag, u), self.ancestors(dag, v)
             free_u, free_v = self.all - {u} - self.descendants(dag, u), self.all - {v} - self.descendants(dag, v)
             for at, low, high in ((v, anc_v, free_v & free_u), (u, anc_u | anc_v | {v}, free_u)):
-                value, flow, _ = self.cut(dag, at, low, high)
+                value, flow = self.shown(dag, at, low, high)
                 if value >= self.bound:
-                    arcs.append({"before": u, "after": v, "at": at, "flow": flow})
+                    arcs.append({"before": u, "after": v, "at": at, **flow})
         if not arcs:
             return None
         stronger = tuple(frozenset(p | {a["before"] for a in arcs if a["after"] == v}) for v, p in enumerate(dag))
@@ -223,10 +251,43 @@ class Prover:
         if state or dag != tuple(frozenset(p) for p in self.model.before):
             return None
         kinds = [kind for kind in kinds if kind != "reverse"]
-        mirrored = Prover(reversed_program(self.program), self.model.workspace[::-1], self.bound, self.rng)
-        mirrored.nodes = self.nodes
+        program = reversed_program(self.program)
+        model = mirror_of(self.model, program)
+        members = frozenset(self.n - 1 - v for v in self.all)
+        if len(members) < self.n:
+            model = part_of(model, members, {b for b, counted in enumerate(self.model.counted) if counted})
+        mirrored = Prover(program, model, self.bound, self.rng)
+        mirrored.nodes, mirrored.all = self.nodes, members
         then = mirrored.start(kinds)
         return None if then is None else self.add(kind="reverse", then=then)
+
+    def components(self, dag: Dag) -> list[list[int]]:
+        """What neither precedences nor buffers join, but for buffers that are there from entry to the end."""
+        graph = nx.Graph()
+        graph.add_nodes_from(self.all)
+        graph.add_edges_from((u, v) for v in self.all for u in dag[v])
+        for touchers, entry, pinned in zip(self.model.touchers, self.model.entry, self.model.pinned):
+            if not (entry and pinned):
+                nx.add_path(graph, sorted(touchers))
+        return sorted(map(sorted, nx.connected_components(graph)))
+
+    def try_components(self, dag: Dag, state: frozenset[int], kinds: Sequence[str]) -> int | None:
+        model, found = self.model, self.components(dag)
+        if len(found) < 2:
+            return None
+        some = self.rng.sample(found, self.rng.randint(1, len(found) - 1))
+        members = frozenset(v for component in some for v in component)
+        others = self.all - members
+        own = {b for b, touchers in enumerate(model.touchers) if touchers and touchers <= members}
+        rest = Prover(self.program, part_of(model, others, set(range(len(model.size))) - own), 0, self.rng)
+        least, flow, _ = rest.cut(_within(dag, others), None, state & others, others)
+        if least >= self.bound:
+            return None
+        part = Prover(self.program, part_of(model, members, own), self.bound - least, self.rng)
+        part.nodes, part.all = self.nodes, members
+        then = part.refute(_within(dag, members), state & members, kinds)
+        listed = self.rng.sample(sorted(members), len(members))
+        return None if then is None else self.add(kind="components", statements=listed, flow=flow, then=then)
 
     def try_waypoint(self, dag: Dag, state: frozenset[int], kinds: Sequence[str]) -> int | None:
         for v in range(self.n):
@@ -273,6 +334,10 @@ class Prover:
         return None
 
 
+def _within(dag: Dag, members: frozenset[int]) -> Dag:
+    return tuple(before & members if v in members else frozenset() for v, before in enumerate(dag))
+
+
 def certificate(
     program: Program,
     orders: Mapping[str, Sequence[int]],
@@ -293,8 +358,9 @@ def certificate(
                 return None
             continue
         proofs[path] = {"lower_bound": target, **prover.used(root)}
+    later = program.has_overlays or any(n["kind"] == "components" for proof in proofs.values() for n in proof["nodes"])
     return {
-        "schema": "peakmem.certificate/1",
+        "schema": f"peakmem.certificate/{2 if later else 1}",
         "program": {"digest": program.digest},
         "artifact": None,
         "lower_bound": proofs[""]["lower_bound"] if "" in proofs else 0,

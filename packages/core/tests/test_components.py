@@ -5,20 +5,21 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
-from oracles import bottleneck, random_program, tangled_program
-from peakmem.model import Buffer, Program, Statement
+from oracles import bottleneck, random_program, tangled_program, with_overlays
+from peakmem.model import Buffer, Overlay, Program, Statement
 from peakmem.ordering import order_program
 from peakmem.ordering.bounds import forward_trap
 from peakmem.ordering.components import Component, Lift, canonical, components, least_rest, merged
 from peakmem.ordering.cuts import births_of
-from peakmem.ordering.evidence import Evidence, Writer
+from peakmem.ordering.evidence import Beside, Evidence, Writer
 from peakmem.ordering.portfolio import Solver
 from peakmem.ordering.precedence import propagate
 from peakmem.ordering.problem import Problem, State, problem_of
 from peakmem.ordering.rules import Rules
-from peakmem.proof import check
+from peakmem.proof import check, schema_of
 
 
 def union(rng: random.Random, programs: Sequence[Program]) -> Program:
@@ -35,6 +36,7 @@ def union(rng: random.Random, programs: Sequence[Program]) -> Program:
                 writes=tuple(b + first for b in s.writes),
                 dependences=s.dependences,
                 workspace=s.workspace,
+                overlay=s.overlay and Overlay(s.overlay.output + first, tuple(a + first for a in s.overlay.inputs)),
             )
             for s in program.statements
         ])  # fmt: skip
@@ -45,7 +47,7 @@ def union(rng: random.Random, programs: Sequence[Program]) -> Program:
         s = rows[k][len(places[k])]
         needs = tuple(places[k][u] for u in s.dependences)
         places[k].append(len(statements))
-        statements.append(Statement(s.name, "", s.reads, s.writes, needs, s.workspace))
+        statements.append(replace(s, dependences=needs))
     return Program(tuple(buffers), tuple(statements))
 
 
@@ -67,7 +69,7 @@ def proved(program: Program, evidence: Evidence, optimum: int) -> set[str]:
     """Kinds of the nodes of a proof that the checker accepts."""
     proof = Writer(evidence).write()
     document = {
-        "schema": "peakmem.certificate/1",
+        "schema": schema_of(program, {"": proof}),
         "program": {"digest": program.digest},
         "artifact": None,
         "lower_bound": proof["lower_bound"],
@@ -168,6 +170,50 @@ def test_traps_behind_safe_moves_are_carried_over_with_them_or_without() -> None
             proved(program, Evidence(level, problem, len(problem), (), mirrored, **why), bottleneck(program))
             counts[bool(why["steps"])] += 1
     assert min(counts[True], counts[False]) > 10, counts
+
+
+def test_every_proof_of_a_component_holds_beside_the_others() -> None:
+    """Whatever a component's evidence is, also what no trap of the union says: searches, waypoints, parts of parts."""
+    kinds: Counter[str] = Counter()
+    for seed in range(250):
+        rng = random.Random(seed)
+        program = union(rng, [tangled_program(rng, rng.randint(3, 7)), random_program(rng, rng.randint(1, 5))])
+        if seed % 2:
+            program = with_overlays(rng, program)
+        problem = problem_of(program)
+        parts, base = components(problem)
+        for part in parts:
+            offset = base + sum(other.least for other in parts) - part.least
+            solver = Solver(part.problem, rules=Rules(hot_statements=False, start_traps=False, search_traps=False))
+            solver.run()
+            inner = [Evidence(level, part.problem, len(part.problem)) for level in (solver.peak, solver.peak - 1)]
+            for own in (e for e in (*solver.evidence, *inner) if e.level > 0):
+                evidence = Evidence(
+                    own.level + offset, problem, len(problem), inside=Beside(problem, part.problem, own, offset)
+                )
+                found = proved(program, evidence, bottleneck(program))
+                assert "components" in found
+                kinds.update(found)
+    assert min(kinds[k] for k in ("entry", "expand", "waypoint", "reverse", "forward", "move", "jump")) > 3, kinds
+
+
+def test_a_search_in_one_component_certifies_the_union() -> None:
+    """Without traps from the start or during the search, all that a component leaves is that its search found nothing."""
+    rules = Rules(hot_statements=False, start_traps=False, search_traps=False)
+    counts: Counter[str] = Counter()
+    for program in unions(5, 150):
+        solver = Solver(problem_of(program), rules=rules)
+        optimum = bottleneck(program)
+        for effort in range(3):
+            for part in solver._open():
+                solver._merge(part, effort)
+        assert solver.bound <= optimum
+        for evidence in solver.evidence:
+            if evidence.inside is not None:
+                assert "components" in proved(program, evidence, optimum)
+                counts["inside"] += 1
+                counts["closed"] += evidence.level == solver.peak
+    assert min(counts.values()) > 10, counts
 
 
 def test_unions_are_certified() -> None:

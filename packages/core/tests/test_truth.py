@@ -38,8 +38,13 @@ def test_the_two_oracles_agree() -> None:
         (104, 60, range(15, 20), {}),
         (108, 1000, range(6, 15), {"tangled": True}),
         (109, 200, range(15, 21), {"tangled": True}),
+        (110, 600, range(1, 10), {"overlays": True, "bodies": True}),
+        (111, 200, range(4, 15), {"overlays": True, "tangled": True}),
     ],
-    ids=["up-to-9", "with-bodies", "10-to-14", "15-to-19", "tangled-to-14", "tangled-to-20"],
+    ids=[
+        "up-to-9", "with-bodies", "10-to-14", "15-to-19", "tangled-to-14", "tangled-to-20", "overlays-to-9",
+        "tangled-overlays-to-14",
+    ],
 )
 def test_random_programs(seed: int, count: int, sizes: range, kind: dict[str, bool]) -> None:
     counts: Counter[str] = Counter()

@@ -68,13 +68,12 @@ def examine(program: Program, counts: Counter[str] | None = None) -> None:
 
 
 def examine_invariance(rng: random.Random, program: Program) -> None:
-    """Reversal, relabelling and splitting change nothing; programs in series cost their parts and what stays."""
+    """Relabelling changes nothing, nor do reversal and splitting where there are no overlays."""
     least = order_program(program).lower_bound
-    variants = {
-        "relabelled": relabelled(rng, program),
-        "split": split_buffers(rng, program),
-    }
-    if not any(s.bodies for s in program.statements):
+    variants = {"relabelled": relabelled(rng, program)}
+    if not program.has_overlays:
+        variants["split"] = split_buffers(rng, program)
+    if not program.has_overlays and not any(s.bodies for s in program.statements):
         variants["reversed"] = reversed_program(program)
     for word, variant in variants.items():
         found = order_program(variant)

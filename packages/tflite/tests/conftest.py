@@ -19,7 +19,7 @@ SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "tflite"
 TYPES = {
     "FLOAT32": (0, np.float32), "INT32": (2, np.int32), "INT8": (9, np.int8), "BOOL": (6, np.bool_),
     "RESOURCE": (13, None), "STRING": (5, None), "INT16": (7, np.int16),
-    "INT4": (17, np.int8),
+    "INT4": (17, np.int8), "INT64": (4, np.int64),
 }  # fmt: skip
 
 
@@ -73,8 +73,16 @@ def _options(builder, op: Op):
             getattr(tflite, f"{name}Add{add}")(builder, value)
         return getattr(tflite, f"{name}End")(builder), getattr(tflite.BuiltinOptions, name)
 
-    if op.op == "ADD":
-        return simple("AddOptions")
+    if op.op in ("ADD", "SUB", "MUL", "DIV", "SOFTMAX"):
+        return simple(f"{op.op.capitalize()}Options")
+    if op.op.endswith("POOL_2D"):
+        return simple("Pool2DOptions", ("StrideH", 1), ("StrideW", 1))
+    if op.op == "RESIZE_NEAREST_NEIGHBOR":
+        return simple("ResizeNearestNeighborOptions")
+    if op.op == "RESIZE_BILINEAR":
+        return simple("ResizeBilinearOptions")
+    if op.op == "PAD":
+        return simple("PadOptions")
     if op.op == "CONCATENATION":
         return simple("ConcatenationOptions", ("Axis", 1))
     if op.op == "FULLY_CONNECTED":
@@ -149,7 +157,7 @@ def encode(file: File) -> bytes:
                 _ints(b, t.signature, tflite.TensorStartShapeSignatureVector) if t.signature is not None else None
             )
             quantization = None
-            if t.type in ("INT8", "INT16", "INT4") or (t.type == "INT32" and t.data is not None and len(t.shape) == 1):
+            if t.type in ("INT8", "INT16", "INT4") or (t.type in ("INT32", "INT64") and t.data is not None and len(t.shape) == 1):
                 tflite.QuantizationParametersStartScaleVector(b, 1)
                 b.PrependFloat32(t.scale)
                 scale = b.EndVector()

@@ -224,9 +224,9 @@ def test_the_verifier_follows_every_value(tiny):
 
 
 def test_the_verifier_refuses_another_operator_code(tiny):
-    """The copy of a sum becomes a product in all but its shapes."""
+    """The copy of a sum becomes a maximum in all but its shapes."""
     file = chain(tiny)
-    file.subgraphs[0].operators[3] = tiny.Op("MUL", (4, 2), (5,))
+    file.subgraphs[0].operators[3] = tiny.Op("MAXIMUM", (4, 2), (5,))
     model = load(tiny, file)
     data = bytearray(enlarge(model.graph, model.program, copied(model, 2, 3)))
     table = operator_tables(read(bytes(data)))[3]

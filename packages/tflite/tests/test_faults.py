@@ -10,6 +10,7 @@ from peakmem.model import InputError
 from peakmem.ordering import order_program
 from peakmem_tflite import measure
 from peakmem_tflite.arena import head
+from peakmem_tflite.enlarge import operator_tables
 from peakmem_tflite.model import TfliteModel
 from peakmem_tflite.reader import read
 from peakmem_tflite.rewrite import with_plan
@@ -192,6 +193,7 @@ def found_file(name):
         ("vww.plan", {"no_plan": True}, 73728, 73728),
         ("varplan_tflm_keyword_scrambled", {}, 11232, 11232),
         ("dangling_tensors", {}, 138240, 36864),
+        ("dangling_tensors", {"drop_untouched": True}, 138240, 29952),
     ],
 )
 def test_the_right_values(tflm, name, settings, before, after):
@@ -217,3 +219,61 @@ def test_the_right_values(tflm, name, settings, before, after):
 def test_files_that_are_refused(name, message):
     with pytest.raises(InputError, match=message):
         read(found_file(name))
+
+
+T8, T6 = (1, 8), (1, 6)
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "constants", "more", "message"),
+    [
+        ("CONCATENATION", [T8, T6, (1, 13)], {}, {}, r"joins \[1, 8\], \[1, 6\] to \[1, 13\] along axis 1"),
+        ("CONCATENATION", [T8, T6, (1, 14)], {}, {"options": {"Axis": 0}}, "along axis 0"),
+        ("CONCATENATION", [T8, (8,), (1, 16)], {}, {}, "along axis 1"),
+        ("ADD", [T8, T6, T8], {}, {}, r"gives \[1, 8\] from \[1, 8\] and \[1, 6\]"),
+        ("ADD", [T8, (1, 1), T6], {}, {}, r"gives \[1, 6\] from"),
+        ("RELU", [T8, T6], {}, {}, "gives 6 elements for 8"),
+        ("RESHAPE", [T8, (2, 3)], {}, {}, "gives 6 elements for 8"),
+        ("TRANSPOSE", [(1, 2, 3), (3,), (3, 2, 1)], {1: [0, 2, 1]}, {}, r"transposes \[1, 2, 3\] to \[3, 2, 1\] by \[0, 2, 1\]"),
+        ("TRANSPOSE", [(1, 2, 3), (3,), (1, 3, 2)], {1: [0, 2, 2]}, {}, "transposes"),
+        ("MEAN", [(1, 4, 4, 3), (2,), (1, 1, 1, 4)], {1: [1, 2]}, {}, "reduces"),
+        ("MEAN", [(1, 4, 4, 3), (2,), (1, 1, 1, 3)], {1: [1, 7]}, {}, "reduces"),
+        ("CONV_2D", [(2, 5, 5, 2), (4, 3, 3, 2), (1, 3, 3, 4)], {1: 0}, {}, "makes 1 batches of 2"),
+        ("CONV_2D", [(1, 5, 5, 2), (4, 3, 3, 2), (3,), (1, 3, 3, 4)], {1: 0, 2: [1, 2, 3]}, {}, "adds 3 biases to 4 channels"),
+        ("CONV_2D", [(1, 5, 5, 2), (), (1, 3, 3, 4)], {}, {}, "with a filter of 0"),
+        ("DEPTHWISE_CONV_2D", [(1, 5, 5, 4), (1, 3, 3, 8), (1, 3, 3, 8)], {1: 0}, {}, "gives 8 channels, 1 for each of 4"),
+        ("MAX_POOL_2D", [(2, 4, 4, 4), (1, 2, 2, 4)], {}, {}, "pools"),
+        ("FULLY_CONNECTED", [T8, (4, 8), (3,), (1, 4)], {1: 0, 2: [1, 2, 3]}, {}, "adds 3 biases to 4 channels"),
+        ("FULLY_CONNECTED", [(2, 8), (4, 8), (4, 2)], {1: 0}, {}, "gives rows of 2"),
+    ],
+)  # fmt: skip
+def test_what_a_kernel_takes_for_granted_is_checked(tiny, op, shapes, constants, more, message):
+    tensors = []
+    for i, shape in enumerate(shapes):
+        values = constants.get(i)
+        kind = "INT32" if isinstance(values, list) else "INT8"
+        tensors.append(tiny.T(shape, kind, values if isinstance(values, list) else [0] * prod(shape) if values is not None else None))
+    inputs = tuple(range(len(shapes) - 1))
+    given = tuple(i for i in inputs if i not in constants)
+    file = tiny.File([tiny.Sub(tensors, [tiny.Op(op, inputs, (len(shapes) - 1,), **more)], given, (len(shapes) - 1,))])
+    with pytest.raises(InputError, match=rf"operator 0 \({op}\) .*{message}.*; kernels would read or write past"):
+        read(tiny.encode(file))
+
+
+def test_missing_options_are_refused(tiny):
+    """The kernel's parameters would be what lies in the arena."""
+    file = tiny.diamond()
+    data = bytearray(tiny.encode(file))
+    table = operator_tables(read(bytes(data)))[-1]
+    data[table.position(3)] = 0
+    with pytest.raises(InputError, match=r"operator 6 \(CONCATENATION\) has no ConcatenationOptions"):
+        read(bytes(data))
+
+
+def test_what_is_passed_to_a_branch_has_its_size(tiny):
+    file = tiny.branching()
+    read(tiny.encode(file))
+    for tensor in file.subgraphs[1].tensors:
+        tensor.shape = (1, 9)
+    with pytest.raises(InputError, match=r"operator 0 \(IF\) passes \[32, 32\] bytes where subgraph 1 has \[36, 36\]"):
+        read(tiny.encode(file))

@@ -130,7 +130,7 @@ def test_a_crash_is_a_sentence(tiny, tflm, monkeypatch):
     """The interpreter's process may die; ours says so."""
     model = load(tiny, tiny.diamond(), steps=1)
     monkeypatch.setattr(measure, "LIMIT", 0.0)
-    with pytest.raises(RuntimeFailed, match="did not end"):
+    with pytest.raises(RuntimeFailed, match="no time was left for a run"):
         model.verify(model)
 
 
@@ -197,3 +197,82 @@ def test_an_invocation_that_ends_early_on_purpose(tiny, tflm):
     assert found.failures == ()
     arena = found.details["arena_after"]
     assert arena["total"] <= arena["smallest_arena"] <= arena["tail"] + max(arena["head"], arena["planner_temp"]) + 16
+
+
+def endless(tiny):
+    """A loop whose condition never fails, and an operator behind it."""
+    T, Op = tiny.T, tiny.Op
+    main = tiny.Sub(
+        [T((1,), "INT32", name="x"), T((1,), "INT32", name="y"), T((1, 8), name="a"), T((1, 8), name="b")],
+        [Op("WHILE", (0,), (1,), (1, 2)), Op("ADD", (2, 2), (3,))], (0, 2), (1, 3),
+    )  # fmt: skip
+    condition = tiny.Sub([T((1,), "INT32"), T((1,), "INT32", [2**30]), T((1,), "BOOL")], [Op("LESS", (0, 1), (2,))], (0,), (2,), "condition")
+    body = tiny.Sub([T((1,), "INT32"), T((1,), "INT32", [0]), T((1,), "INT32")], [Op("MUL", (0, 1), (2,))], (0,), (2,), "body")
+    return tiny.File([main, condition, body])
+
+
+def test_a_run_that_never_ends_is_ended_and_the_heads_stay(tiny, tflm):
+    model = load(tiny, endless(tiny))
+    found = model.verify_within(replace(model), 3.0)
+    assert found.failures == ()
+    assert found.as_predicted
+    assert found.bitwise_identical is None
+    assert found.compared == ""
+    assert any("no bits were compared: a run did not end within" in note for note in found.notes)
+    assert found.details["arena_after"]["smallest_arena"] is None
+
+
+def test_a_result_outlives_a_run_that_never_ends(tiny, tflm, monkeypatch):
+    import peakmem
+    from peakmem.frontends import steps
+
+    monkeypatch.setattr(steps, "LEAST", 2.0)
+    result = peakmem.optimize(load(tiny, endless(tiny)), time_limit=1.0)
+    assert result.verification is not None
+    assert result.verification.measured
+    assert not result.verification.identical
+
+
+def test_no_time_for_more_than_one_step(tiny, tflm):
+    from functools import partial
+
+    from peakmem_tflite.child import Tflm, isolated
+
+    model = load(tiny, tiny.diamond())
+    work = partial(Tflm().run, model.data, measure._job(model.graph, ()), 6, False, 0.0)
+    assert len(isolated(work, 60)["result"]) == 1
+
+
+def test_fewer_steps_are_said(tiny, tflm, monkeypatch):
+    model = load(tiny, tiny.diamond())
+    real = measure._child
+
+    def hurried(job):
+        answer = real(job)
+        for row in answer["models"]:
+            row["outputs"]["result"] = row["outputs"]["result"][:2]
+            row["tensors"]["result"] = row["tensors"]["result"][:2]
+        return answer
+
+    monkeypatch.setattr(measure, "_child", hurried)
+    found = model.verify(replace(model))
+    assert found.bitwise_identical
+    assert "over 2 steps (of 6: there was no time for more)" in found.compared
+
+
+def test_tensors_in_between_that_there_was_no_time_for(tiny, tflm, monkeypatch):
+    model = load(tiny, tiny.diamond())
+    real = measure._child
+
+    def hurried(job):
+        answer = real(job)
+        answer["models"][1]["tensors"] = {"error": "a run did not end within 1 s", "late": True, "log": ""}
+        answer["models"][1]["smallest"] = {"error": "late", "late": True}
+        return answer
+
+    monkeypatch.setattr(measure, "_child", hurried)
+    found = model.verify(replace(model))
+    assert found.bitwise_identical
+    assert found.compared.startswith("all 1 outputs over 6 steps")
+    assert any("tensors in between were not compared" in note for note in found.notes)
+    assert "there was no time to look for the smallest arena" in found.notes

@@ -35,7 +35,7 @@ def terminate(number, frame):
 signal.signal(signal.SIGTERM, terminate)
 model = {"path": sys.argv[1], "bare": sys.argv[1], "inputs": 1, "outputs": 1, "tensors": [], "span": [], "calls": [],
          "planner_temp": 0, "after_planning": [0], "arena": 1024}
-measure._child({"runtime": "tflm", "models": [model], "steps": 1, "limit": 600})
+measure._child({"runtime": "tflm", "models": [model], "steps": 1, "limit": 600, "seconds": 600})
 """
 
 

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+import tflite
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from peakmem.model import InputError, PeakmemError
@@ -174,7 +175,11 @@ def test_shared_offsets_do_not_unfold():
     data += struct.pack("<4H", 8, 4, 0, 0)
     empty = len(data)
     data += struct.pack("<i", empty - empty_vtable)
-    point(codes, 1, empty)
+    code_vtable = len(data)
+    data += struct.pack("<4H", 6, 8, 4, 0)
+    code = len(data)
+    data += struct.pack("<iI", code - code_vtable, tflite.BuiltinOperator.RESHAPE)
+    point(codes, 1, code)
     point(buffers, 1, empty)
     vtable = len(data)
     data += struct.pack("<6H", 12, 8, 0, 0, 0, 4)

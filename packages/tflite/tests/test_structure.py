@@ -127,7 +127,7 @@ DIFFERENT = {
     "scale of a weight": (change(("tensors", 1, "scale"), 0.25), r"reads another constant \('w', operand 1\) than"),
     "scale of an input": (change(("tensors", 0, "scale"), 0.25), "input 0 is of another"),
     "scale of an output": (change(("tensors", 6, "scale"), 0.25), "output 0 is of another"),
-    "shape": (change(("tensors", 4, "shape"), (1, 2, 4, 1)), "operator 1"),
+    "shape": (change(("tensors", 4, "shape"), (2, 2, 2)), "operator 1"),
     "shape signature": (change(("tensors", 4, "signature"), (-1, 2, 2, 2)), "operator 1"),
     "another output": (change(("outputs",), (3,)), "output 0 is another value"),
     "more outputs": (change(("outputs",), (6, 5)), "the first has 1 outputs, the second 2"),
@@ -264,20 +264,27 @@ def test_bodies_count_and_not_where_they_stand(tiny):
     assert "another body" in load(tiny, a).structure(load(tiny, b)).difference
 
 
+def squeezed(tiny):
+    """A file that ends with an operator whose options are a vector."""
+    file = tiny.diamond()
+    main = file.subgraphs[0]
+    main.tensors.append(tiny.T((12,), name="z"))
+    main.operators.append(tiny.Op("SQUEEZE", main.outputs, (len(main.tensors) - 1,), [0]))
+    main.outputs = (len(main.tensors) - 1,)
+    return file
+
+
 def test_options_of_an_unknown_kind_cannot_be_compared(tiny):
-    model = load(tiny, tiny.diamond())
+    model = load(tiny, squeezed(tiny))
     data = bytearray(model.data)
-    data[operator_tables(model.graph)[0].position(3)] = 250
+    data[operator_tables(model.graph)[-1].position(3)] = 250
     strange = TfliteModel.from_bytes(bytes(data))
     assert "options of a kind (250)" in strange.structure(strange).difference
 
 
 def test_damaged_options_are_a_sentence(tiny):
     """A count of reshaped extents that the file cannot hold."""
-    file = tiny.diamond()
-    file.subgraphs[0].operators[-1].op = "SQUEEZE"
-    file.subgraphs[0].operators[-1].options = [0]
-    model = load(tiny, file)
+    model = load(tiny, squeezed(tiny))
     table = operator_tables(model.graph)[-1].sub(4, "options")
     data = bytearray(model.data)
     struct.pack_into("<I", data, table.target(0), 2**31)

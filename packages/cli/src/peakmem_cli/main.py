@@ -16,7 +16,7 @@ from peakmem_cli.build import AllCommands, OneCommand, find_frontend, takes_fron
 from peakmem_cli.screen import print_error, print_json
 from peakmem_cli.streams import prepare
 
-COMMANDS = ("inspect", "optimize", "certify", "check", "verify", "recompute", "report", "survey", "arena", "frontends")
+COMMANDS = ("inspect", "optimize", "certify", "check", "verify", "recompute", "split", "arena", "report", "survey", "frontends")
 """In the order of the help; each is a module of `peakmem_cli.commands` that offers ``command``."""
 
 INTERRUPTED = 130

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from peakmem.report.pair import Pair
     from peakmem.result import Result
     from peakmem.transform.recompute import Recomputation
+    from peakmem.transform.split import Splitting
 
 Page = Annotated[
     Path | None, typer.Option("--report", metavar="FILE.html", help="Also write one page to read: figures, tables, the proof.")
@@ -28,7 +29,7 @@ def check_page(path: Path | None) -> None:
 
 
 def write_page(
-    found: Result | Recomputation | Pair,
+    found: Result | Recomputation | Pair | Splitting,
     output: Path | None,
     figures: list[tuple[str, Path]],
     *,

@@ -25,7 +25,9 @@ LISTED = 10
 
 def certified(ordering: Ordering) -> str:
     """The first line of ``certify``."""
-    known = proof(ordering.peak, ordering.lower_bound, certified=ordering.certificate is not None)
+    known = proof(
+        ordering.peak, ordering.lower_bound, certified=ordering.certificate is not None, overlays=ordering.program.has_overlays
+    )
     before, after = ordering.peak_before, ordering.peak
     return f"live_peak {human(before)} -> {human(after)} {change(before, after)}, {known}"
 
@@ -55,6 +57,10 @@ def peak_rows(timeline: Timeline) -> list[tuple[str, str, str, str, str]]:
     if steps and timeline.workspaces[timeline.order[step]]:
         work = timeline.workspaces[timeline.order[step]]
         rows.append(("(workspace of the statement)", "", in_bytes(work), f"step {step + 1}", f"step {step + 1}"))
+    if steps and timeline.saved_at(step):
+        a, o, saved = timeline.overlays_at(step)[0]
+        what = f"(less: {shorten(program.buffers[o].name)} on {shorten(program.buffers[a].name)})"
+        rows.append((what, "", f"-{in_bytes(saved)}", f"step {step + 1}", f"step {step + 1}"))
     return rows
 
 

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from peakmem.ordering import Ordering, order_program
     from peakmem.result import Result
     from peakmem.transform.recompute.run import recompute
+    from peakmem.transform.split.run import split
 
 __all__ = [
     "Buffer", "Frontend", "Model", "Ordering", "PeakmemError", "Program", "Result", "Schedule", "Statement", "Timeline",
-    "Verification", "certify", "load", "optimize", "order", "order_program", "recompute", "report", "timeline", "verify",
+    "Verification", "certify", "load", "optimize", "order", "order_program", "recompute", "report", "split",
+    "timeline", "verify",
 ]  # fmt: skip
 
 _HOMES = {
@@ -36,6 +38,7 @@ _HOMES = {
     "ordering": ("Ordering", "order_program"),
     "result": ("Result",),
     "transform.recompute.run": ("recompute",),
+    "transform.split.run": ("split",),
 }
 
 

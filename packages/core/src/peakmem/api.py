@@ -51,7 +51,7 @@ def optimize(
     ----------
     model : Model
     time_limit : float, optional
-        Seconds for ordering and planning together; None for no limit.
+        Seconds for ordering, planning and measuring together; None for no limit. Measuring gets at least 20, whatever the others took.
     effort : int, optional
         A limit of the ordering in units of work, the same on any machine; see `peakmem.ordering.order_program`.
     measure : bool or "required"
@@ -84,7 +84,7 @@ def optimize(
         rewritten = model.apply(schedule)
     seconds["apply"] = time.monotonic() - begin
     program = schedule.expansion.program if schedule.expansion is not None else model.program
-    found = run_both(model, rewritten, wanted=measure, progress=progress)
+    found = run_both(model, rewritten, wanted=measure, deadline=deadline, progress=progress)
     if measure:
         seconds["measure"] = found.seconds
     after, notes = scheduled_timeline(program, schedule.orders).peak, (*model.notes, *ordering.notes, *schedule.notes)
@@ -98,6 +98,7 @@ def order(
     outputs: Iterable[Any] | None = None,
     pinned: Iterable[Any] = (),
     workspace: Mapping[Any, Any] | None = None,
+    overlays: Mapping[Any, Any] | None = None,
     time_limit: float | None = 60.0,
     effort: int | None = None,
     progress: Progress | None = None,
@@ -121,6 +122,10 @@ def order(
         from the beginning and freed after its last use.
     workspace : dict, optional
         Bytes that a statement needs while it runs, beside what it reads and writes.
+    overlays : dict, optional
+        Statements that may write an output on top of one of their inputs where that one is not needed any more:
+        ``{"relu": ("z", ["y"])}``. The output is one that no other statement writes, the inputs are read and not written by the
+        statement, and not pinned. The peaks, the bound and its proof are then over orders and all ways to use this.
     time_limit : float, optional
         Seconds; None for no limit.
     effort : int, optional
@@ -132,7 +137,7 @@ def order(
     InputError
         For sizes that are missing, negative or no whole numbers, names that are unknown, statements that wait for each other.
     """
-    program, names = program_from_graph(graph, sizes, outputs=outputs, pinned=pinned, workspace=workspace)
+    program, names = program_from_graph(graph, sizes, outputs=outputs, pinned=pinned, workspace=workspace, overlays=overlays)
     found = order_program(program, time_limit=time_limit, effort=effort, progress=progress)
     return Ordered(found, tuple(names[v] for v in found.orders[""]))
 

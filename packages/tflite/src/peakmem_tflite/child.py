@@ -28,7 +28,8 @@ def isolated(work: Work, limit: float) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``result`` (absent if it failed), ``log`` (what was printed), ``error`` (a sentence, absent if it went well).
+        ``result`` (absent if it failed), ``log`` (what was printed), ``error`` (a sentence, absent if it went well), ``late``
+        (present where it was ended at its limit).
     """
     with tempfile.TemporaryFile() as log, tempfile.TemporaryFile() as answer:
         sys.stdout.flush()
@@ -58,7 +59,8 @@ def isolated(work: Work, limit: float) -> dict[str, Any]:
         outcome: dict[str, Any] = {"log": log.read().decode("utf-8", "replace")}
         text = answer.read()
         if status is None:
-            outcome["error"] = f"did not end within {limit:.0f} s"
+            outcome["late"] = True
+            outcome["error"] = f"a run did not end within {limit:.0f} s" if limit >= 0.5 else "no time was left for a run"
         elif os.WIFSIGNALED(status):
             outcome["error"] = f"the interpreter crashed ({signal.Signals(os.WTERMSIG(status)).name})"
         elif os.WEXITSTATUS(status):
@@ -66,6 +68,33 @@ def isolated(work: Work, limit: float) -> dict[str, Any]:
         else:
             outcome["result"] = json.loads(text)
         return outcome
+
+
+class Clock:
+    """How much of the time for a job is left.
+
+    Parameters
+    ----------
+    seconds : float
+        For the whole job.
+    most : float
+        For one piece of work, whatever is left.
+    """
+
+    def __init__(self, seconds: float, most: float) -> None:
+        self.end, self.most = time.monotonic() + seconds, most
+
+    def share(self, part: float = 1.0) -> float:
+        """Seconds for one piece of work that may take a part of what is left."""
+        return min(self.most, max(0.0, self.end - time.monotonic()) * part)
+
+    def within(self, part: float) -> Clock:
+        """A clock for a part of what is left."""
+        return Clock(max(0.0, self.end - time.monotonic()) * part, self.most)
+
+    @property
+    def up(self) -> bool:
+        return time.monotonic() >= self.end
 
 
 PARENT = os.getppid()
@@ -153,8 +182,10 @@ class Tflm:
                 raise
         return arena
 
-    def run(self, data: bytes, model: dict[str, Any], steps: int, keep: bool) -> list[list[str]]:
+    def run(self, data: bytes, model: dict[str, Any], steps: int, keep: bool, seconds: float) -> list[list[str]]:
         """By step: how the invocation ended, then digests, of the tensors listed where all are kept, else of the outputs.
+
+        No step begins after so many ``seconds``, the first excepted.
 
         A tensor of a branch that was never taken holds what happened to lie there; its digest is "". An interpreter
         that shares the arena also prints its allocations.
@@ -164,8 +195,11 @@ class Tflm:
             interpreter.print_allocations()
         details = self.details(interpreter, model)
         reached = {0}
-        rows = []
+        rows: list[list[str]] = []
+        end = time.monotonic() + seconds
         for step in range(steps):
+            if step and time.monotonic() > end:
+                break
             for i, value in enumerate(random_inputs(details, step)):
                 interpreter.set_input(value, i)
             row = [""]
@@ -242,7 +276,7 @@ class Lite:
             high = max(high, begin + array.nbytes)
         return high - (low or 0)
 
-    def run(self, data: bytes, model: dict[str, Any], steps: int, keep: bool) -> list[list[str | None]]:
+    def run(self, data: bytes, model: dict[str, Any], steps: int, keep: bool, seconds: float) -> list[list[str | None]]:
         """As `Tflm.run`, all of the main subgraph. None for a tensor that another one was written over in place, as
         tflite-runtime does even where it is to keep them all.
         """
@@ -254,7 +288,10 @@ class Lite:
             place.setdefault(interpreter.tensor(t)().__array_interface__["data"][0], set()).add(t)
         shared = {t for here in place.values() if len(here) > 1 for t in here}
         rows: list[list[str | None]] = []
+        end = time.monotonic() + seconds
         for step in range(steps):
+            if step and time.monotonic() > end:
+                break
             for detail, value in zip(details, random_inputs(details, step)):
                 interpreter.set_tensor(detail["index"], value)
             interpreter.invoke()
@@ -263,24 +300,34 @@ class Lite:
 
 
 def smallest_arena(
-    tflm: Tflm, data: bytes, model: dict[str, Any], total: int, end: str, guesses: list[int], limit: float
+    tflm: Tflm, data: bytes, model: dict[str, Any], total: int, end: str, guesses: list[int], clock: Clock
 ) -> dict[str, Any]:
     """Least multiple of 16 bytes in which the interpreter plans and runs; ``end`` is how its first invocation ends.
 
     It must hold head and tail (``total``), and the tail beside what the planner needs. Most often the first is
     it; else the second is close: ``guesses`` are tried and what they leave open is bisected. An arena too small crashes
-    now and then, so every try is a process.
+    now and then, so every try is a process. The error ``late`` where the time does not suffice.
     """
     probes = 0
 
     def works(size: int) -> bool:
         nonlocal probes
         probes += 1
-        return "result" in isolated(partial(tflm.probe, data, size, model, end), limit)
+        outcome = isolated(partial(tflm.probe, data, size, model, end), clock.share(0.5))
+        if clock.up or "late" in outcome:
+            raise TimeoutError
+        return "result" in outcome
 
+    try:
+        return {"result": _least(works, total, model["arena"], guesses), "probes": probes}
+    except TimeoutError:
+        return {"error": "there was no time to look for the smallest arena", "late": True}
+
+
+def _least(works: Callable[[int], bool], total: int, most: int, guesses: list[int]) -> int:
     low, high = 0, -(-total // 16) * 16
     if not works(high):
-        low, high = high, model["arena"]
+        low, high = high, most
         for guess in guesses:
             size = -(-guess // 16) * 16
             for tried in (size, size - 16):
@@ -289,7 +336,7 @@ def smallest_arena(
         while high - low > 16:
             middle = (low + high) // 32 * 16
             low, high = (low, middle) if works(middle) else (middle, high)
-    return {"result": high, "probes": probes}
+    return high
 
 
 def _bytes(path: str) -> bytes:
@@ -298,41 +345,48 @@ def _bytes(path: str) -> bytes:
 
 
 def tflm_job(job: dict[str, Any]) -> dict[str, Any]:
-    tflm, limit = Tflm(), float(job["limit"])
-    answer: dict[str, Any] = {"models": []}
-    for model in job["models"]:
-        data = _bytes(model["path"])
-        found: dict[str, Any] = {}
-        answer["models"].append(found)
-        found["outputs"] = isolated(partial(tflm.run, data, model, job["steps"], False), limit)
+    """The outputs of all models first, then what says more. A later model runs no more steps than an earlier one had time for."""
+    tflm, clock, steps = Tflm(), Clock(job["seconds"], job["limit"]), job["steps"]
+    answer: dict[str, Any] = {"models": [{} for _ in job["models"]]}
+    rows = list(zip(job["models"], answer["models"]))
+    left = len(rows)
+    for model, found in rows:
+        # Half of the time is for these runs; one that never ends takes a share of it.
+        hard, left = clock.share(1 / (left + 1)), left - 1
+        found["outputs"] = isolated(partial(tflm.run, _bytes(model["path"]), model, steps, False, hard / 2), hard)
+        steps = len(found["outputs"].get("result", ()))
         sizes = dict(re.findall(r"Arena allocation (total|head|tail) (\d+) bytes", found["outputs"]["log"]))
-        if len(sizes) < 3 or "error" in found["outputs"]:
+        if len(sizes) < 3:
             found["outputs"].setdefault("error", "it reported no allocations")
-            continue
-        found.update({name: int(size) for name, size in sizes.items()})
-        if job["steps"]:
-            # What is allocated behind planning differs a little between models, yet hardly ever between these two.
-            beside = [row["smallest"].get("result", 0) - row["tail"] for row in answer["models"] if "smallest" in row]
-            beside += [model["planner_temp"] - after for after in model["after_planning"]]
-            guesses = [found["tail"] + size for size in beside]
-            end = found["outputs"]["result"][0][0]
-            found["smallest"] = smallest_arena(tflm, data, model, found["total"], end, guesses, limit)
-            # An interpreter that keeps all tensors refuses a plan, so it is given the same file without one.
-            found["tensors"] = isolated(partial(tflm.run, _bytes(model["bare"]), model, job["steps"], True), limit)
+        else:
+            found.update({name: int(size) for name, size in sizes.items()})
+    if not steps:
+        return answer
+    for left, (model, found) in zip(range(len(rows), 0, -1), rows):
+        # What is allocated behind planning differs a little between models, yet hardly ever between these two.
+        beside = [row["smallest"].get("result", 0) - row["tail"] for row in answer["models"] if "result" in row.get("smallest", {})]
+        beside += [model["planner_temp"] - after for after in model["after_planning"]]
+        guesses = [found["tail"] + size for size in beside]
+        end = found["outputs"]["result"][0][0]
+        found["smallest"] = smallest_arena(tflm, _bytes(model["path"]), model, found["total"], end, guesses, clock.within(0.5 / left))
+    for left, (model, found) in zip(range(len(rows), 0, -1), rows):
+        # An interpreter that keeps all tensors refuses a plan, so it is given the same file without one.
+        hard = clock.share(1 / left)
+        found["tensors"] = isolated(partial(tflm.run, _bytes(model["bare"]), model, steps, True, hard / 2), hard)
     return answer
 
 
 def lite_job(job: dict[str, Any]) -> dict[str, Any]:
-    lite, limit = Lite(job["runtime"]), float(job["limit"])
-    answer: dict[str, Any] = {"models": []}
-    for model in job["models"]:
-        data = _bytes(model["path"])
-        found: dict[str, Any] = {}
-        answer["models"].append(found)
-        found["span"] = isolated(partial(lite.span, data, model["span"]), limit)
-        if job["steps"]:
-            for keep, name in ((True, "tensors"), (False, "outputs")):
-                found[name] = isolated(partial(lite.run, data, model, job["steps"], keep), limit)
+    lite, clock, steps = Lite(job["runtime"]), Clock(job["seconds"], job["limit"]), job["steps"]
+    answer: dict[str, Any] = {"models": [{} for _ in job["models"]]}
+    for model, found in zip(job["models"], answer["models"]):
+        found["span"] = isolated(partial(lite.span, _bytes(model["path"]), model["span"]), clock.share())
+    left = 2 * len(answer["models"])
+    for keep, name in ((False, "outputs"), (True, "tensors")) if steps else ():
+        for model, found in zip(job["models"], answer["models"]):
+            hard, left = clock.share(1 / left), left - 1
+            found[name] = isolated(partial(lite.run, _bytes(model["path"]), model, steps, keep, hard / 2), hard)
+            steps = min(steps, len(found[name].get("result", ()))) or steps
     return answer
 
 

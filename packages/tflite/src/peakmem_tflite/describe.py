@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
+from peakmem_tflite.board import Arena, Memory, Placing
 from peakmem_tflite.graph import Graph, Subgraph
 
 
@@ -97,22 +99,51 @@ def _escape(character: str) -> str:
     return "".join(f"\\{byte:03o}" for byte in character.encode("utf-8", "backslashreplace"))
 
 
-def snippet(graph: Graph, name: str, head: int, kernels: str) -> str:
-    """C++ that states the arena and the operators of a file called ``name``, whose head takes ``head`` bytes with those ``kernels``.
+def identifier(text: str) -> str:
+    """A name for C made of any text."""
+    name = re.sub(r"\W", "_", text, flags=re.ASCII)
+    return name if name[:1].isalpha() else f"model_{name}"
 
-    The head is the file's own; the rest of the arena (tensor and node tables, kernels' data) depends on the device and
-    is left to be read there.
+
+def snippet(graph: Graph, name: str, arena: Arena, placing: Placing | None = None, memories: Sequence[Memory] = ()) -> str:
+    """C++ that states the arena and the operators of a file called ``name``.
+
+    The head is the file's own; the tail is an estimate for 32-bit pointers. With a ``placing`` in two memories there are two
+    arrays.
     """
     used = sorted({(op.op, op.custom) for s in graph.subgraphs for op in s.operators})
-    name = re.sub(r"\W", "_", name)
+    name = identifier(name)
     known = [op for op, custom in used if not custom or op in _METHODS]
     unknown = [op for op, custom in used if custom and op not in _METHODS]
+    whose = "the portable reference kernels" if arena.kernels == "reference" else "the kernels of " + arena.kernels
+    planning = arena.planning - arena.head - arena.tail
     lines = [
-        f"// {name}: the head of the arena takes {head} bytes with {'the portable reference kernels' if kernels == 'reference' else 'the kernels of ' + kernels}.",
-        "// The tail depends on the device: run once with a large arena, read arena_used_bytes(), and set kTail.",
-        f"constexpr size_t kHead = {head};",
-        "constexpr size_t kTail = 0;  // arena_used_bytes() - kHead, to be measured on the device",
-        "alignas(16) static uint8_t tensor_arena[kHead + kTail];",
+        f"// {name}: the head of the arena takes {arena.head} bytes with {whose}.",
+        "// The tail is estimated for 32-bit pointers; compare kHead + kTail with arena_used_bytes() on the device.",
+        f"// ESPHome: tensor_arena_size: {arena.size}",
+        f"constexpr size_t kHead = {arena.head};",
+        f"constexpr size_t kTail = {arena.tail};  // estimated",
+        f"constexpr size_t kMargin = {arena.margin};",
+    ]
+    if planning > 0:
+        lines.append(f"constexpr size_t kPlanning = {planning};  // the planner needs more than the head while it works")
+    if placing is None or placing.head == placing.tail:
+        lines += [
+            f"constexpr size_t kTensorArenaSize = {arena.size};  // kHead + kTail + kMargin{' + kPlanning' if planning > 0 else ''}, rounded up",
+            *([f"// in {memories[placing.head].name}"] if placing is not None else []),
+            "alignas(16) static uint8_t tensor_arena[kTensorArenaSize];",
+        ]
+    else:
+        lines += [
+            f"constexpr size_t kNonPersistentSize = {placing.need[placing.head]};",
+            f"constexpr size_t kPersistentSize = {placing.need[placing.tail]};",
+            f"alignas(16) static uint8_t non_persistent_arena[kNonPersistentSize];  // in {memories[placing.head].name}",
+            f"alignas(16) static uint8_t persistent_arena[kPersistentSize];  // in {memories[placing.tail].name}",
+            "tflite::MicroAllocator* allocator = tflite::MicroAllocator::Create(",
+            "    persistent_arena, kPersistentSize, non_persistent_arena, kNonPersistentSize);",
+            "// tflite::MicroInterpreter interpreter(model, resolver, allocator);",
+        ]
+    lines += [
         "",
         f"static tflite::MicroMutableOpResolver<{len(used)}> resolver;",
         *(f"resolver.{resolver_method(op)}();" for op in known),

@@ -53,7 +53,7 @@ def kernel_notes(graph: Graph, kernels: Target, settings: Settings, predicted: i
 
 
 def never_worse(
-    graph: Graph, mapped: Mapped, planned: Planner, given: int
+    graph: Graph, mapped: Mapped, planned: Planner, given: int, *, origin: Graph | None = None
 ) -> tuple[Outcome | None, tuple[str, ...]]:
     """An outcome that no known kernels make larger than the file as it is.
 
@@ -67,6 +67,8 @@ def never_worse(
         best for those kernels.
     given : int
         Head of the file as it is with the portable kernels.
+    origin : Graph, optional
+        The file that this one was made from: its heads, then, are not to be exceeded.
 
     Returns
     -------
@@ -76,7 +78,8 @@ def never_worse(
         What to say about it.
     """
     outcome = planned("reference", "best")
-    before = {t: head(graph, t, None, graph.plan) for t in TABLES}
+    base = origin or graph
+    before = {t: head(base, t, None, base.plan) for t in TABLES}
     if outcome.head >= given:
         return outcome, ()
     worse = _worse(graph, mapped, outcome, before)

@@ -94,6 +94,12 @@ def operator_tables(graph: Graph) -> list[Table]:
     return Flat(graph.data, "model").root().children(_SUBGRAPHS, "subgraph")[0].children(_OPERATORS, "operator")
 
 
+def options_of(graph: Graph, k: int, i: int) -> Table | None:
+    """The table of builtin options of operator ``i`` of subgraph ``k``; None where it has none."""
+    table = Flat(graph.data, "model").root().children(_SUBGRAPHS, "subgraph")[k].children(_OPERATORS, "operator")[i]
+    return table.sub(4, table.what)
+
+
 def settings(table: Table, shift: int = 0) -> tuple[tuple[int, int], ...]:
     """Everything of an operator but its inputs and outputs: by slot, a number or the position of what it refers to.
 

@@ -45,6 +45,20 @@ class TfliteFrontend(Frontend):
             metavar="FILE",
         ),
         Option(
+            "memory",
+            "text",
+            "A memory of the board; give two, the faster first, and see what of the arena goes where. The second may do without a size.",
+            default=(),
+            multiple=True,
+            metavar="NAME=SIZE",
+        ),
+        Option(
+            "drop-untouched",
+            "flag",
+            "Tensors that no operator and no signature names get no memory in the new file: there their shape is [0].",
+            default=False,
+        ),
+        Option(
             "no-plan",
             "flag",
             "Write no offsets into the file; search an order whose greedy arena is small instead.",
@@ -83,7 +97,13 @@ class TfliteFrontend(Frontend):
             steps=int(options.get("steps", 20)),
             scratch=ScratchFile.parse(_text(options["scratch"]), str(options["scratch"])) if options.get("scratch") else None,
             logs=tuple(DeviceLog.parse(_text(log), str(log)) for log in options.get("device_log", ())),
+            memories=tuple(options.get("memory", ())),
+            drop_untouched=bool(options.get("drop_untouched", False)),
         )
+        if settings.memories:
+            from peakmem_tflite.board import memories
+
+            memories(settings.memories)  # bad ones are refused before any work
         if settings.named and settings.scratch:
             raise UsageError("--target and --scratch both say what kernels ask for; give one of them")
         if settings.steps < 1:

@@ -82,6 +82,8 @@ class Operator:
         Most detections and number of classes, for TFLite_Detection_PostProcess.
     window : Window or None
         Of convolutions.
+    axis : int or None
+        Along which CONCATENATION, PACK and UNPACK join or part; perhaps counted from the end.
     """
 
     op: str
@@ -95,6 +97,7 @@ class Operator:
     rank: int = 1
     detections: tuple[int, int] | None = None
     window: Window | None = None
+    axis: int | None = None
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from peakmem_tflite.enlarge import same_values
 from peakmem_tflite.graph import CONTROL_FLOW, Graph
 from peakmem_tflite.rewrite import with_plan
 from peakmem_tflite.settings import RUNTIMES, Settings, installed
+from peakmem_tflite.tail import HOST, tail
 
 Tensor = tuple[int, int]
 """Subgraph and index."""
@@ -27,7 +29,13 @@ Tensor = tuple[int, int]
 _DELEGATES = "under the default XNNPACK delegate of LiteRT and tflite-runtime the file's order is not what runs"
 
 LIMIT = 300.0
-"""Seconds that one piece of work in an interpreter may take."""
+"""Seconds that one piece of work in an interpreter may take, where nobody set a limit."""
+
+WHOLE = 12 * LIMIT
+"""Seconds for all of them, likewise."""
+
+GRACE = 30.0
+"""Seconds that the measuring process may take beside the work: to start, and to end what did not end."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,8 @@ class Run:
         What differs.
     varied : bool or None
         Whether a value other than an input had different bits at different steps; None where it could not have.
+    notes : list of str
+        What there was no time for.
     """
 
     runtime: str
@@ -61,14 +71,20 @@ class Run:
     compared: str = ""
     failures: list[str] = field(default_factory=list)
     varied: bool | None = None
+    notes: list[str] = field(default_factory=list)
 
 
-def verify(before: Subject, after: Subject, settings: Settings, *, progress: Progress | None = None) -> Verification:
+def verify(
+    before: Subject, after: Subject, settings: Settings, *, seconds: float | None = None, progress: Progress | None = None
+) -> Verification:
     """Run two files on the interpreter of ``settings.runtime`` and compare; what is predicted is for its portable kernels.
 
     TFLite Micro: head, tail and total as it records them, the smallest arena by bisection, every tensor of an
     interpreter that keeps them all apart, and the outputs of one that shares the arena as on a device, bit for bit over
     all steps. LiteRT and tflite-runtime, where chosen or, beside TFLite Micro, where installed: the bits.
+
+    All this takes about ``seconds`` at most: then fewer steps are run, which ``compared`` says. Where an invocation does not end,
+    what is known of the heads stays, and no bits are compared. An interpreter that measures no heads has failed then.
 
     Raises
     ------
@@ -80,7 +96,8 @@ def verify(before: Subject, after: Subject, settings: Settings, *, progress: Pro
     runtime = settings.runtime
     say: Progress = progress or (lambda _: None)
     say(f"running both models on {runtime}")
-    run = _run(runtime, before, after, settings.steps)
+    end = time.monotonic() + (WHOLE if seconds is None else seconds)
+    run = _run(runtime, before, after, settings.steps, seconds)
     predicted = [head(subject.graph, "reference", None, subject.graph.plan) for subject in (before, after)]
     if runtime != "tflm":
         return Verification(
@@ -95,32 +112,39 @@ def verify(before: Subject, after: Subject, settings: Settings, *, progress: Pro
             compared=run.compared,
             varied=run.varied,
             failures=tuple(run.failures),
-            notes=(f"arena_head is not measured on {runtime}", _DELEGATES, *_span_note(run)),
+            notes=(f"arena_head is not measured on {runtime}", _DELEGATES, *_span_note(run), *run.notes),
             details={"also": {runtime: _bits(run)}},
         )
     failures = list(run.failures)
     for name, row, expected in zip(("before", "after"), run.found, predicted):
         if row["head"] != expected:
             failures.append(f"the measured head {name} is {in_bytes(row['head'])}, predicted were {in_bytes(expected)}")
-    notes = ["only the head carries over to a device; tail and smallest arena are those of this 64-bit host"]
+    notes = ["only the head carries over to a device; tail and smallest arena are those of this 64-bit host", *run.notes]
     arenas = [_arena(subject.graph, row) for subject, row in zip((before, after), run.found)]
+    if any("late" in row.get("smallest", {}) for row in run.found):
+        notes.append("there was no time to look for the smallest arena")
     if arenas[1]["binds"] == "planner":
         smallest = in_bytes(arenas[1]["smallest_arena"])
         notes.append(f"the smallest arena, {smallest}, is bound by the planner's own work space, not by the head")
     also: dict[str, Any] = {}
-    identical = not run.failures
+    compared = all("result" in row["outputs"] for row in run.found)
+    identical = not run.failures if compared else None
     for other in ("litert", "tflite-runtime"):
         if installed(other) is None:
             continue
+        left = None if seconds is None else end - time.monotonic()
+        if not compared or (left is not None and left < 1):
+            notes.append(f"not compared on {other}: {'no time was left' if compared else 'a run had not ended before'}")
+            continue
         say(f"comparing bits on {other}")
         try:
-            second = _run(other, before, after, settings.steps)
+            second = _run(other, before, after, settings.steps, left)
         except (RuntimeFailed, RuntimeMissing) as error:
             notes.append(f"not compared on {other}: {error}")
             continue
         also[other] = _bits(second)
         failures += [f"on {other}: {failure}" for failure in second.failures]
-        identical = identical and not second.failures
+        identical = bool(identical) and not second.failures
         same = "NOT identical" if second.failures else "bitwise identical"
         notes.append(f"on {other} {second.version}, without delegates, {second.compared}: {same}")
         notes.extend(_span_note(second))
@@ -145,7 +169,7 @@ def verify(before: Subject, after: Subject, settings: Settings, *, progress: Pro
 
 def heads(graphs: Sequence[Graph]) -> list[int]:
     """Heads of several files as TFLite Micro records them, in bytes; nothing is compared."""
-    run = _start("tflm", [Subject(f"model {i}", graph) for i, graph in enumerate(graphs)], steps=0)
+    run = _start("tflm", [Subject(f"model {i}", graph) for i, graph in enumerate(graphs)], 0, None)
     return [int(row["head"]) for row in run.found]
 
 
@@ -167,17 +191,28 @@ def _span_note(run: Run) -> list[str]:
     return [f"tensors span {in_bytes(spans[0])} -> {in_bytes(spans[1])} in the arena of {run.runtime}, which is not modelled"]
 
 
-def _run(runtime: str, before: Subject, after: Subject, steps: int) -> Run:
+def _run(runtime: str, before: Subject, after: Subject, steps: int, seconds: float | None) -> Run:
     pairs = _pairs(before.graph, after.graph)
     if runtime != "tflm":
         pairs = [(p, q) for p, q in pairs if p[0] == 0]
-    run = _start(runtime, (before, after), steps, [[p for p, _ in pairs], [q for _, q in pairs]])
-    _compare(before.graph, after.graph, pairs, run, steps)
+    run = _start(runtime, (before, after), steps, seconds, [[p for p, _ in pairs], [q for _, q in pairs]])
+    late = [(name, row[name]["error"]) for row in run.found for name in ("outputs", "tensors") if "late" in row.get(name, {})]
+    if all("result" in row["outputs"] for row in run.found):
+        if late:
+            run.notes.append(f"tensors in between were not compared: {late[0][1]}")
+            pairs = []
+        _compare(before.graph, after.graph, pairs, run, steps)
+    else:
+        run.notes.append(f"no bits were compared: {late[0][1]}")
     return run
 
 
 def _start(
-    runtime: str, subjects: Sequence[Subject], steps: int, tensors: Sequence[Sequence[Tensor]] | None = None
+    runtime: str,
+    subjects: Sequence[Subject],
+    steps: int,
+    seconds: float | None,
+    tensors: Sequence[Sequence[Tensor]] | None = None,
 ) -> Run:
     version = installed(runtime)
     if version is None:
@@ -190,7 +225,8 @@ def _start(
                 path.write_bytes(subject.graph.data)
                 bare.write_bytes(with_plan(subject.graph, None))
                 rows.append({"path": str(path), "bare": str(bare), **_job(subject.graph, tensors[i] if tensors else ())})
-            answer = _child({"runtime": runtime, "models": rows, "steps": steps, "limit": LIMIT})
+            seconds = WHOLE if seconds is None else seconds
+            answer = _child({"runtime": runtime, "models": rows, "steps": steps, "limit": LIMIT, "seconds": seconds})
     except OSError as error:
         reason = error.strerror or "an error of the system"
         raise RuntimeFailed(f"{runtime} cannot be started ({reason}); nothing was measured") from None
@@ -232,12 +268,10 @@ def _job(graph: Graph, tensors: Sequence[Tensor]) -> dict[str, Any]:
 def _after_planning(graph: Graph) -> tuple[int, ...]:
     """Bytes that the interpreter keeps once it has planned, on this host: guesses, the likeliest first.
 
-    Seen are 152 where the input and the output are floats, 216 where both are quantized, and sizes near these; the
-    last two guesses lie on either side of them all.
+    What the structures tell, and two on either side of all that was seen.
     """
-    main = graph.subgraphs[0]
-    quantized = any(main.tensors[t].type in ("INT8", "UINT8", "INT16") for t in main.inputs)
-    return (*((216, 152) if quantized else (152, 216)), 256, 0)
+    kept = tail(graph, HOST, plan=graph.plan)
+    return (kept.size - kept.planning, 256, 0)
 
 
 def _reached(graph: Graph) -> list[int]:
@@ -258,10 +292,13 @@ def _pairs(before: Graph, after: Graph) -> list[tuple[Tensor, Tensor]]:
     """
     if len(before.subgraphs) != len(after.subgraphs):
         return []
+    idle = {(k, t) for k, t, _ in untouched(before)}  # they hold what happened to lie there, if they are there
     a, b = before.subgraphs[0].tensors, after.subgraphs[0].tensors
-    if b[: len(a)] != a or any(x.tensors != y.tensors for x, y in zip(before.subgraphs[1:], after.subgraphs[1:])):
+    if len(b) < len(a) or any(len(x.tensors) != len(y.tensors) for x, y in zip(before.subgraphs[1:], after.subgraphs[1:])):
         return []
-    idle = {(k, t) for k, t, _ in untouched(before)}  # they hold what happened to lie there
+    for k, (x, y) in enumerate(zip(before.subgraphs, after.subgraphs)):
+        if any(p != q for t, (p, q) in enumerate(zip(x.tensors, y.tensors)) if (k, t) not in idle):
+            return []
     pairs = [
         ((k, t), (k, t))
         for k in sorted(_reached(before))
@@ -287,7 +324,7 @@ def _in_arena(graph: Graph) -> list[int]:
 def _child(job: dict[str, Any]) -> dict[str, Any]:
     runtime = job["runtime"]
     command = [sys.executable, "-m", "peakmem_tflite.child"]
-    done = run_child(command, what=runtime, given=json.dumps(job).encode(), limit=12 * LIMIT)
+    done = run_child(command, what=runtime, given=json.dumps(job).encode(), limit=job["seconds"] + GRACE)
     if done.code:
         if runtime == "tflite-runtime" and b"numpy" in done.err.lower():
             raise RuntimeMissing(f"tflite-runtime needs numpy below 2; try: {RUNTIMES[runtime][1]}")
@@ -299,7 +336,7 @@ def _child(job: dict[str, Any]) -> dict[str, Any]:
 def _raise_failure(runtime: str, name: str, row: dict[str, Any]) -> None:
     for part in ("outputs", "span", "smallest", "tensors"):
         outcome = row.get(part)
-        if outcome is None or "error" not in outcome:
+        if outcome is None or "error" not in outcome or (runtime == "tflm" and "late" in outcome and "head" in row):
             continue
         if runtime == "tflite-runtime" and "NumPy 1.x" in outcome.get("log", ""):
             raise RuntimeMissing(f"tflite-runtime needs numpy below 2; try: {RUNTIMES[runtime][1]}")
@@ -318,15 +355,18 @@ def _compare(before: Graph, after: Graph, pairs: Sequence[tuple[Tensor, Tensor]]
         run.failures.append("the models take different inputs or give different outputs")
         run.compared = "nothing"
         return
-    over = f"over {steps} step{'s' if steps != 1 else ''}"
+    done = min(len(row["outputs"]["result"]) for row in run.found)
+    over = f"over {done} step{'s' if done != 1 else ''}"
+    if done < steps:
+        over += f" (of {steps}: there was no time for more)"
     names = [f"output {i}" for i in range(len(a.outputs))]
     _first_difference(run, "outputs", names, "in the shared arena")
-    if steps > 1 and a.inputs:
+    if done > 1 and a.inputs:
         inputs = {(0, t) for t in a.inputs}
         own = [i for i, t in enumerate(a.outputs) if t not in a.inputs]
         run.varied = _varied(run, "outputs", own) or _varied(run, "tensors", [i for i, (p, _) in enumerate(pairs) if p not in inputs])
     if not pairs:
-        run.compared = f"all {len(names)} outputs (the models have different tensors) {over}"
+        run.compared = f"all {len(names)} outputs {over}" if run.notes else f"all {len(names)} outputs (the models have different tensors) {over}"
         return
     labels = [
         f"tensor {t} ({before.subgraphs[k].tensors[t].name!r}) of subgraph {k}"
@@ -363,24 +403,14 @@ def _first_difference(run: Run, part: str, labels: list[str], where: str) -> Non
 def _arena(graph: Graph, row: dict[str, Any]) -> dict[str, Any]:
     """Figures of one arena, JSON-ready, in bytes."""
     buffers = allocations(graph, "reference", None, graph.plan)
-    smallest = row["smallest"]["result"]
-    operators = sum(len(s.operators) for s in graph.subgraphs)
-    # Per tensor a TfLiteEvalTensor of two pointers and a type; per operator a node of seven pointers and an integer.
-    tail = row["tail"] - 12 * graph.tensor_count - 28 * operators
-    temp = planner_temp(graph, buffers, pointer=4)
+    smallest = row.get("smallest", {}).get("result")
     return {
         "host": "64-bit",
         "head": row["head"],
         "tail": row["tail"],
         "total": row["total"],
         "smallest_arena": smallest,
+        "tail_predicted": tail(graph, HOST, plan=graph.plan).size,
         "planner_temp": planner_temp(graph, buffers),
-        "binds": "planner" if smallest > row["total"] + 15 else "head",
-        "estimate_32_bit": {
-            "estimate": True,
-            "head": row["head"],
-            "tail": tail,
-            "planner_temp": temp,
-            "smallest_arena": tail + max(row["head"], temp - 128),
-        },
+        "binds": None if smallest is None else "planner" if smallest > row["total"] + 15 else "head",
     }

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from peakmem.frontends import Model, Progress, Structure, Verification
-from peakmem.model import Expansion, InputError, Orders, Program, Schedule
+from peakmem.frontends import Model, Progress, SharedArena, Structure, Verification
+from peakmem.frontends.splitting import Split, Splittable
+from peakmem.model import Expansion, InputError, Orders, Program, Refused, RuntimeFailed, RuntimeMissing, Schedule
 from peakmem.ordering import order_program
 from peakmem.ordering.others import other_orders
+from peakmem.report.words import change
 from peakmem.system.files import write_atomically
-from peakmem.system.sizes import in_bytes
+from peakmem.system.sizes import human, in_bytes
 
-from peakmem_tflite import devices, planning
+from peakmem_tflite import board, devices, levers, planning
 from peakmem_tflite.arena import allocations, head, planned_variables, simulate, untouched
 from peakmem_tflite.build import Mapped, buffer_names, build, main_entry_bytes
 from peakmem_tflite.enlarge import enlarge
 from peakmem_tflite.graph import Graph
 from peakmem_tflite.reader import read
-from peakmem_tflite.rewrite import permute, unplannable, with_plan
+from peakmem_tflite.rewrite import permute, unplannable, with_plan, without_untouched
 from peakmem_tflite.scratch import rounded
 from peakmem_tflite.settings import Settings
-from peakmem_tflite.static import check_enlarged, check_rewrite
+from peakmem_tflite.static import check_emptied, check_enlarged, check_rewrite
 from peakmem_tflite.targets import Target, name_of
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ class TfliteModel(Model):
         Notes of the schedule, of a model that was planned while it was made.
     inherited : Target or None
         Kernels of the file that this one was made from.
+    origin : Graph or None
+        The file that this one is split from.
     """
 
     graph: Graph
@@ -54,6 +58,7 @@ class TfliteModel(Model):
     file: Path | None = None
     remarks: tuple[str, ...] = ()
     inherited: Target | None = None
+    origin: Graph | None = None
 
     @classmethod
     def from_bytes(cls, data: bytes, *, path: Path | None = None, settings: Settings | None = None) -> TfliteModel:
@@ -100,6 +105,13 @@ class TfliteModel(Model):
         return read(with_plan(self.graph, None), str(self.path or "model"))
 
     @cached_property
+    def lean(self) -> Graph:
+        """The file to rewrite: without memory for tensors that nothing touches, where they may be dropped."""
+        if not self.settings.drop_untouched or not untouched(self.graph):
+            return self.graph
+        return check_emptied(self.graph, without_untouched(self.graph))
+
+    @cached_property
     def mapped(self) -> Mapped:
         """The program and which subgraph each body is."""
         return build(self.graph, self.kernels, self.path.name if self.path else "")
@@ -129,10 +141,22 @@ class TfliteModel(Model):
         if entry > self.program.entry_bytes:
             result.append(f"no order needs less than {in_bytes(entry)}: inputs that nothing reads are resident at the entry")
         idle = max((rounded(t.size) for _, _, t in untouched(self.graph)), default=0)
-        if idle:
-            result.append(f"tensors that no operator touches take {in_bytes(idle)} or more of the arena; leave them out when converting")
+        if idle and not self.settings.drop_untouched:
+            result.append(f"tensors that no operator touches take {in_bytes(idle)} or more of the arena; --drop-untouched gives them none")
         result += devices.kernel_notes(self.judged, self.kernels, self.settings, self.predicted_bytes)
         return tuple(result)
+
+    @cached_property
+    def board(self) -> board.Arena:
+        """What the file needs on a 32-bit device."""
+        return board.arena(self.judged, self.kernels)
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """How large an arena to set aside, and where its parts go."""
+        where = board.memories(self.settings.memories)
+        others = board.other_kernels(self.judged, self.board) if self._any_kernels else ()
+        return (*board.sentences(self.board), *others, *(board.placing_sentences(self.judged, self.kernels, where) if where else ()))
 
     @cached_property
     def predicted_bytes(self) -> int:
@@ -162,23 +186,31 @@ class TfliteModel(Model):
 
     def schedule(self, ordering: Ordering, *, deadline: float | None = None) -> Schedule:
         """Orders and offsets; see `peakmem_tflite.planning`. Never worse than the file as it is."""
-        return self._planned(ordering.orders, ordering.lower_bound, deadline, guarded=True)
+        schedule, size = self._planned(ordering.orders, ordering.lower_bound, deadline, guarded=True)
+        if ordering.certificate is None or size != ordering.lower_bound:
+            return schedule
+        # Neither order nor plan can do better: what else could.
+        best = levers.Best(self.program, self.lean, planning.by_subgraph(self.mapped, schedule.orders), self.kernels, size)
+        return replace(schedule, notes=(*schedule.notes, *levers.sentences(best)))
 
     @property
     def _any_kernels(self) -> bool:
         """Whether nobody said which kernels the board has."""
         return self.kernels == "reference" and not self.settings.named
 
-    def _planned(self, orders: Orders, bound: int, deadline: float | None = None, *, guarded: bool = False) -> Schedule:
-        """The best schedule at or near ``orders``; no order has a lower live peak than ``bound`` bytes.
+    def _planned(
+        self, orders: Orders, bound: int, deadline: float | None = None, *, guarded: bool = False
+    ) -> tuple[Schedule, int]:
+        """The best schedule at or near ``orders`` and its head; no order has a lower live peak than ``bound`` bytes.
 
         ``guarded``: and none that other kernels make larger than this file, where nobody named the board's.
         """
         same = Schedule(self.given, {} if self.judged is not self.graph else None)
         if self._shared:
-            return same
+            return same, self.predicted_bytes
         if self.judged.plan is not None and planned_variables(self.graph):
-            return Schedule(self.given, notes=("the plan in the file places variable tensors, so it is left as it is; --no-plan drops it",))
+            said = "the plan in the file places variable tensors, so it is left as it is; --no-plan drops it"
+            return Schedule(self.given, notes=(said,)), self.predicted_bytes
         wanted = {path: tuple(order) for path, order in orders.items()}
         reason = "" if self.settings.no_plan else unplannable(self.graph)
         notes: tuple[str, ...] = (f"no plan was made: {reason}",) if reason else ()
@@ -190,20 +222,20 @@ class TfliteModel(Model):
             if near == "own":
                 left = None if deadline is None else max(0.1, deadline - time.monotonic())
                 at = {path: tuple(order) for path, order in order_program(mapped.program, time_limit=left).orders.items()}
-            args = (self.graph, mapped, kernels, self.given, at)
+            args = (self.lean, mapped, kernels, self.given, at)
             if self.settings.no_plan or reason:
                 return planning.without_plan(*args, max(floor, main_entry_bytes(self.graph)), deadline)
             return planning.with_plan(*args, other_orders(mapped.program, at), deadline)
 
         outcome: planning.Outcome | None
         if guarded and self._any_kernels:
-            outcome, said = devices.never_worse(self.judged, self.mapped, planned, self.predicted_bytes)
-            notes += said
+            outcome, warned = devices.never_worse(self.judged, self.mapped, planned, self.predicted_bytes, origin=self.origin)
+            notes += warned
         else:
             outcome = planned(self.kernels)
         if outcome is None or outcome.head >= self.predicted_bytes:
-            return replace(same, notes=notes)
-        return self.named(outcome, notes)
+            return replace(same, notes=notes), self.predicted_bytes
+        return self.named(outcome, notes), outcome.head
 
     def named(self, outcome: planning.Outcome, notes: tuple[str, ...] = ()) -> Schedule:
         """An outcome of planning as a schedule, which knows buffers by their names; no names drop a plan in the file."""
@@ -229,7 +261,7 @@ class TfliteModel(Model):
         if schedule.expansion is not None:
             enlarged = self.enlarged(schedule.expansion)
             if schedule.offsets is None:
-                planned = enlarged._planned({**enlarged.given, **schedule.orders}, 0)
+                planned, _ = enlarged._planned({**enlarged.given, **schedule.orders}, 0)
                 result = enlarged.apply(planned)
                 said = devices.warning(self.judged, result.judged) if self._any_kernels else ()
                 return replace(result, remarks=(*planned.notes, *said))
@@ -238,12 +270,16 @@ class TfliteModel(Model):
             (self.program if not path else dict(self.program.bodies())[path]).validate_order(order)
         orders = planning.by_subgraph(self.mapped, schedule.orders)
         moved = any(tuple(order) != tuple(range(len(order))) for order in orders.values())
-        if not moved and schedule.offsets is None:
+        if not moved and schedule.offsets is None and self.lean is self.graph:
             return replace(self)
-        data = permute(self.graph, orders)
+        data = permute(self.lean, orders)
         # A plan that was in the file was made for another order: it is replaced or dropped.
-        data = with_plan(replace(self.graph, data=data), self._offsets(schedule.offsets))
-        return self._made(check_rewrite(self.graph, data, orders, self.kernels))
+        data = with_plan(replace(self.lean, data=data), self._offsets(schedule.offsets))
+        made = self._made(check_rewrite(self.lean, data, orders, self.kernels))
+        if self.origin is None:
+            return made
+        warned = devices.warning(self.origin, made.judged) if self._any_kernels else ()
+        return replace(made, remarks=(*self.remarks, *warned))
 
     def _made(self, graph: Graph) -> TfliteModel:
         """What was made from this file."""
@@ -278,11 +314,15 @@ class TfliteModel(Model):
         write_atomically(path, self.data, source=self.path, force=force)
 
     def structure(self, other: Model) -> Structure:
-        from peakmem_tflite.structure import compare_graphs
+        from peakmem_tflite.splitcheck import compare_files
 
-        return compare_graphs(self.graph, self.same_kind(other).graph)
+        return compare_files(self.graph, self.same_kind(other).graph)
 
     def verify(self, other: Model, *, progress: Progress | None = None) -> Verification:
+        """`verify_within` without a limit but that for a run that does not end; see `peakmem_tflite.measure`."""
+        return self.verify_within(other, None, progress=progress)
+
+    def verify_within(self, other: Model, seconds: float | None, *, progress: Progress | None = None) -> Verification:
         """Run both on the chosen interpreter, in child processes; see `peakmem_tflite.measure`.
 
         The interpreter has the portable kernels. Where others are charged the head is that of a device: predicted, and
@@ -295,6 +335,7 @@ class TfliteModel(Model):
             Subject(str(self.path or "the given model"), self.judged),
             Subject(str(other.path or "the rewritten model"), other.judged),
             self.settings,
+            seconds=seconds,
             progress=progress,
         )
         kernels = self._shared_kernels(other)
@@ -319,13 +360,101 @@ class TfliteModel(Model):
         return {
             "target": name_of(self.kernels),
             "devices": devices.table(self.judged, other.judged),
+            "board": {"before": self._on_board(), "after": other._on_board()},
             "planned": other.graph.plan is not None,
             "moved": moved(self.graph, other.graph),
             **(verification.details if verification is not None else {}),
         }
 
+    def splittable(self) -> Splittable:
+        """Its main subgraph; see `peakmem_tflite.bands`.
+
+        Raises
+        ------
+        Refused
+            Where a subgraph runs from several places, or scratch is known of the operators of this very file alone.
+        """
+        from peakmem_tflite.bands import TfliteBands
+
+        if self._shared:
+            raise Refused("a subgraph runs from several places; such a model is left as it is")
+        if not isinstance(self.kernels, str):
+            raise Refused(f"scratch is known from {self.kernels.name} for the operators of this file, and a split file has others; name kernels with --target")
+        return TfliteBands(self.graph, self.program, self.kernels)
+
+    def apply_split(self, split: Split) -> TfliteModel:
+        """The file split, its operators in the given order of the split program, no plan; see `peakmem_tflite.splitwrite`."""
+        from peakmem_tflite.bands import TfliteBands
+        from peakmem_tflite.splitwrite import check_program, write
+
+        graph, twice = write(TfliteBands(self.graph, self.program, self.kernels), split)
+        said = f"the file grows from {in_bytes(len(self.data))} to {in_bytes(len(graph.data))}"
+        said += f"; {in_bytes(twice)} of it are weights that stand there cut as well as whole" if twice else ""
+        made = replace(self._made(graph), origin=self.judged, remarks=(said,))
+        check_program(split, made.program)
+        return made
+
     def snippet(self) -> str:
         """C++ for a device: the arena's size and the operators the resolver must hold."""
         from peakmem_tflite.describe import snippet
 
-        return snippet(self.graph, self.path.stem if self.path else "model", self.predicted_bytes, name_of(self.kernels))
+        where = board.memories(self.settings.memories)
+        best = board.placings(self.judged, self.kernels, where)[0][0] if where else None
+        return snippet(self.judged, self.path.stem if self.path else "model", self.board, best, where)
+
+    def c_array(self, name: str, *, language: Literal["c", "c++"] = "c++") -> str:
+        """The file's bytes as C source."""
+        from peakmem_tflite.carray import c_array
+
+        return c_array(self.data, name, self.digest, language)
+
+    def share(self, others: Sequence[Model], *, measure: bool = True, progress: Progress | None = None) -> SharedArena:
+        """One arena for several files, as interpreters on one allocator have it; see `peakmem_tflite.sharing`.
+
+        Heads are measured; the interpreter of the Python package makes an allocator for each model, so the sum is not.
+        """
+        from peakmem_tflite import sharing
+
+        models = [self, *(self.same_kind(other) for other in others)]
+        names = [str(m.path or f"model {i}") for i, m in enumerate(models)]
+        identifiers = sharing.identifiers([m.path.stem if m.path else "model" for m in models])
+        tenants = [sharing.Tenant(n, c, m.judged, m.kernels) for n, c, m in zip(names, identifiers, models)]
+        found = sharing.share(tenants)
+        notes, failures = [], []
+        measured: list[int] | None = None
+        if measure:
+            from peakmem_tflite.measure import heads
+
+            (progress or (lambda _: None))("measuring the heads")
+            try:
+                measured = heads([m.judged for m in models])
+            except (RuntimeFailed, RuntimeMissing) as error:
+                notes.append(f"heads were not measured: {error}")
+        if measured is not None:
+            predicted = [head(m.judged, "reference", None, m.judged.plan) for m in models]
+            for name, size, own in zip(names, measured, predicted):
+                if size != own:
+                    failures.append(f"{name}: the measured head is {in_bytes(size)}, predicted were {in_bytes(own)}")
+            notes.append(
+                f"heads with the portable kernels measured on TFLite Micro: {', '.join(map(in_bytes, measured))}; "
+                "its Python package makes an allocator for each model, so the shared arena is not measured"
+            )
+        separate = f"{len(models)} arenas of {in_bytes(found.apart)}"
+        return SharedArena(
+            f"one arena of {human(found.size)} instead of {separate} {change(found.apart, found.size)}: "
+            f"head {in_bytes(found.head)} + tails {in_bytes(sum(found.tails))}, estimated for a 32-bit device; kTensorArenaSize = {found.size}",
+            sharing.sentences(tenants, found), tuple(notes), {**found.to_json(names), "measured_heads": measured},
+            sharing.source(tenants, found), tuple(failures),
+        )  # fmt: skip
+
+    def _on_board(self) -> dict[str, Any]:
+        where = board.memories(self.settings.memories)
+        if not where:
+            return self.board.to_json()
+        rows, counted = board.placings(self.judged, self.kernels, where)
+        names = [m.name for m in where]
+        told = [
+            {"head": names[r.head], "tail": names[r.tail], "bytes": dict(zip(names, r.need)), "fits": r.fits, "slow_traffic": r.slow}
+            for r in rows
+        ]
+        return {**self.board.to_json(), "traffic": {"head": counted.head, "tail": counted.tail}, "memories": told}

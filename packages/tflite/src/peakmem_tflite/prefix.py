@@ -7,7 +7,7 @@ file keeps every byte, and, as the prefix is a multiple of 64 bytes, the alignme
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from peakmem.model import InputError
@@ -82,8 +82,11 @@ class Prefix:
         self.mark(label)
         self.put("i", len(self.bytes) - begin)
 
-    def copy(self, label: str, table: Table, layout: Layout, replaced: Mapping[int, str]) -> None:
-        """A table of the old file with some fields leading to labels instead.
+    def copy(
+        self, label: str, table: Table, layout: Layout, replaced: Mapping[int, str], *,
+        numbers: Mapping[int, int] | None = None, dropped: Collection[int] = (),
+    ) -> None:  # fmt: skip
+        """A table of the old file with some fields leading to labels instead, or holding other numbers, or left out.
 
         Raises
         ------
@@ -94,7 +97,10 @@ class Prefix:
         if strange is not None:
             raise InputError(f"{table.what} has a field ({strange}) that cannot be copied; convert the model anew")
         slots = range(1 + max((*layout.references, *layout.scalars)))
-        present = [slot in replaced or table.position(slot) > 0 for slot in slots]
+        numbers = numbers or {}
+        present = [
+            slot in replaced or slot in numbers or (slot not in dropped and table.position(slot) > 0) for slot in slots
+        ]
         self.table(label, [4 * (slot + 1) if here else 0 for slot, here in zip(slots, present)])
         for slot, here in zip(slots, present):
             if slot in replaced:
@@ -105,7 +111,7 @@ class Prefix:
                 self.distance(table.target(slot))
             else:
                 fmt = layout.scalars[slot]
-                self.put("i" if fmt.islower() else "I", table.scalar(slot, fmt))
+                self.put("i" if fmt.islower() else "I", numbers.get(slot, table.scalar(slot, fmt)))
 
     def vector(self, label: str, members: Sequence[int | str]) -> None:
         """A vector of distances."""

@@ -28,6 +28,21 @@ _WINDOWS: dict[str, tuple[int, tuple[int, int], tuple[int, int] | None, int | No
     "DEPTHWISE_CONV_2D": (2, (1, 2), (5, 6), 3),
     "TRANSPOSE_CONV": (49, (1, 2), None, None),
 }
+# operator -> its options type, slot of the axis
+_AXES = {"CONCATENATION": (10, 0), "PACK": (59, 1), "UNPACK": (64, 1)}
+_OPTIONS = {
+    "CONV_2D": "Conv2DOptions", "DEPTHWISE_CONV_2D": "DepthwiseConv2DOptions", "TRANSPOSE_CONV": "TransposeConvOptions",
+    "FULLY_CONNECTED": "FullyConnectedOptions", "AVERAGE_POOL_2D": "Pool2DOptions", "MAX_POOL_2D": "Pool2DOptions",
+    "L2_POOL_2D": "Pool2DOptions", "SVDF": "SVDFOptions", "SOFTMAX": "SoftmaxOptions", "CONCATENATION": "ConcatenationOptions",
+    "ADD": "AddOptions", "SUB": "SubOptions", "MUL": "MulOptions", "DIV": "DivOptions", "BATCH_MATMUL": "BatchMatMulOptions",
+    "RESIZE_BILINEAR": "ResizeBilinearOptions", "RESIZE_NEAREST_NEIGHBOR": "ResizeNearestNeighborOptions",
+    "STRIDED_SLICE": "StridedSliceOptions", "PACK": "PackOptions", "UNPACK": "UnpackOptions", "GATHER": "GatherOptions",
+    "LEAKY_RELU": "LeakyReluOptions", "CUMSUM": "CumsumOptions", "MIRROR_PAD": "MirrorPadOptions",
+    "DEPTH_TO_SPACE": "DepthToSpaceOptions", "SPACE_TO_DEPTH": "SpaceToDepthOptions",
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": "UnidirectionalSequenceLSTMOptions",
+}  # fmt: skip
+"""Operators that TFLite Micro runs with whatever lies in memory where their options are missing, and the table of these."""
+
 _CUSTOM = 32
 _PLACEHOLDER = 127
 
@@ -97,7 +112,12 @@ def _model(flat: Flat) -> Graph:
         metadata.append(Metadata(table.text(0, table.what), buffer, *buffers[buffer]))
     graph = Graph(flat.data, subgraphs, tuple(metadata), tuple(sorted(set(external))))
     _check_plan(flat, graph)
-    check_sound(graph, where)
+
+    def constants(tensor: Tensor) -> bytes | None:
+        at, count = buffers[tensor.buffer]
+        return flat.data[at : at + count] if tensor.constant and at > 0 else None
+
+    check_sound(graph, constants, where)
     return graph
 
 
@@ -155,6 +175,11 @@ def _subgraph(
                 if not 0 <= callee < subgraph_count:
                     raise flat.fail(f"{row.what}: subgraph {callee} does not exist (there are {subgraph_count})")
                 callees.append(callee)
+        if op in _OPTIONS and not custom and (options is None or _names("BuiltinOptions").get(options_type) != _OPTIONS[op]):
+            raise InputError(
+                f"{flat.where}: {row.what} ({op}) has no {_OPTIONS[op]}; TFLite Micro would take what lies in memory for them, convert "
+                "the model anew"
+            )
         resource = None
         if op == "VAR_HANDLE" and options is not None and options_type == _VAR_HANDLE_OPTIONS:
             resource = (options.text(0, row.what), options.text(1, row.what))
@@ -174,6 +199,7 @@ def _subgraph(
                 max(1, rank),
                 _detections(row) if op == "TFLite_Detection_PostProcess" else None,
                 _window(op, options_type, options) if op in _WINDOWS and options else None,
+                _axis(op, options_type, options) if op in _AXES else None,
             )
         )
         check_not_compiled(operators[-1], flat.where, f"{place}, operator {len(operators) - 1}")
@@ -196,6 +222,11 @@ def _window(op: str, options_type: int, options: Table) -> Window | None:
     width, height = (options.scalar(slot, "i") for slot in strides)
     spread = tuple(options.scalar(slot, "i", 1) for slot in dilations) if dilations else (1, 1)
     return Window((width, height), (spread[0], spread[1]), options.scalar(multiplier, "i") if multiplier else 1)
+
+
+def _axis(op: str, options_type: int, options: Table | None) -> int | None:
+    wanted, slot = _AXES[op]
+    return options.scalar(slot, "i") if options is not None and options_type == wanted else None
 
 
 def _detections(row: Table) -> tuple[int, int] | None:

@@ -13,11 +13,13 @@ from collections.abc import Mapping, Sequence
 
 from peakmem.model import InputError
 
+from peakmem_tflite.arena import untouched
 from peakmem_tflite.flatbuffer import Flat
 from peakmem_tflite.graph import PLAN_NAME, Graph
-from peakmem_tflite.prefix import MODEL, Prefix, unknown_field
+from peakmem_tflite.prefix import MODEL, SUBGRAPH, TENSOR, Prefix, unknown_field
 
-_BUFFERS, _METADATA = 4, 6
+_SUBGRAPHS, _BUFFERS, _METADATA = 2, 4, 6
+_TENSORS, _SHAPE = 0, 0
 
 
 def permute(graph: Graph, orders: Mapping[int, Sequence[int]]) -> bytes:
@@ -116,3 +118,26 @@ def entries_without_plan(graph: Graph) -> list[int | str]:
     """Positions of the metadata entries other than the plan."""
     rows = Flat(graph.data, "model").root().children(_METADATA, "metadata entry")
     return [t.at for t, m in zip(rows, graph.metadata) if m.name != PLAN_NAME]
+
+
+def without_untouched(graph: Graph) -> bytes:
+    """The file with the shape [0] for each tensor that no operator and no signature names, so that it takes no memory.
+
+    New are a root and the tables that lead to these tensors, before the old file.
+    """
+    chosen: dict[int, set[int]] = {}
+    for k, t, _ in untouched(graph):
+        chosen.setdefault(k, set()).add(t)
+    root = Flat(graph.data, "model").root()
+    subgraphs = root.children(_SUBGRAPHS, "subgraph")
+    out = Prefix()
+    out.copy("root", root, MODEL, {_SUBGRAPHS: "subgraphs"})
+    out.vector("subgraphs", [f"subgraph {k}" if k in chosen else table.at for k, table in enumerate(subgraphs)])
+    for k, numbers in chosen.items():
+        tensors = subgraphs[k].children(_TENSORS, "tensor")
+        out.copy(f"subgraph {k}", subgraphs[k], SUBGRAPH, {_TENSORS: f"tensors {k}"})
+        out.vector(f"tensors {k}", [f"tensor {k} {t}" if t in numbers else table.at for t, table in enumerate(tensors)])
+        for t in sorted(numbers):
+            out.copy(f"tensor {k} {t}", tensors[t], TENSOR, {_SHAPE: "no elements"})
+    out.ints("no elements", [0])
+    return out.join(graph)

@@ -30,6 +30,10 @@ class Settings:
         Scratch by operator instead.
     logs : tuple of DeviceLog
         What devices printed.
+    memories : tuple of str
+        Two memories of the board, the faster first; see `peakmem_tflite.board.memories`.
+    drop_untouched : bool
+        Tensors that nothing touches get no memory in the new file.
     """
 
     target: str = "reference"
@@ -39,6 +43,8 @@ class Settings:
     named: bool = False
     scratch: ScratchFile | None = None
     logs: tuple[DeviceLog, ...] = ()
+    memories: tuple[str, ...] = ()
+    drop_untouched: bool = False
 
 
 def installed(runtime: str) -> str | None:

@@ -10,15 +10,16 @@ from collections.abc import Iterator
 
 from peakmem.model import InputError
 
-from peakmem_tflite.graph import Graph, Operator, Subgraph
+from peakmem_tflite.graph import Graph, Operator
+from peakmem_tflite.shapes import Constants, unfit
 
 _COMPILED = {"ethos-u": ("an Arm Ethos-U", "Vela"), "ethos-u85": ("an Arm Ethos-U", "Vela")}
 """Custom operators that hold a program for another processor: which one, and who compiles them."""
 
 
-def check_sound(graph: Graph, where: str) -> None:
+def check_sound(graph: Graph, constants: Constants, where: str) -> None:
     """Raise `InputError` for the first operator whose tensors do not fit together, or that no order may be changed around."""
-    for sentence in (*_channels(graph), *_variables(graph)):
+    for sentence in (*_variables(graph), *_shapes(graph, constants), *_passed(graph)):
         raise InputError(f"{where}: {sentence}; kernels would read or write past their tensors, convert the model anew")
 
 
@@ -32,37 +33,28 @@ def check_not_compiled(op: Operator, where: str, place: str) -> None:
         )
 
 
-def _channels(graph: Graph) -> Iterator[str]:
+def _shapes(graph: Graph, constants: Constants) -> Iterator[str]:
     for k, subgraph in enumerate(graph.subgraphs):
         for i, op in enumerate(subgraph.operators):
-            said = _unfit(subgraph, op)
+            said = unfit(subgraph, op, constants)
             if said:
                 yield f"subgraph {k}, operator {i} ({op.op}) {said}"
 
 
-def _unfit(subgraph: Subgraph, op: Operator) -> str:
-    """What does not fit, by the operators whose kernels take channels from one tensor and loop over another."""
-    tensors = [subgraph.tensors[t] if t >= 0 else None for t in op.inputs]
-    if op.custom or not op.outputs or not tensors or tensors[0] is None:
-        return ""
-    x, w, y = tensors[0], tensors[1] if len(tensors) > 1 else None, subgraph.tensors[op.outputs[0]]
-    if op.op in ("AVERAGE_POOL_2D", "MAX_POOL_2D", "L2_POOL_2D"):
-        return _differ(x.shape[-1:], y.shape[-1:], "pools {} channels into {}")
-    if w is None or not w.shape or not y.shape or not x.shape:
-        return ""
-    if op.op == "DEPTHWISE_CONV_2D":
-        return _differ(w.shape[-1:], y.shape[-1:], "gives {1} channels with a filter of {0}")
-    if op.op == "CONV_2D" and len(w.shape) == 4:
-        if w.shape[3] == 0 or x.shape[-1] % w.shape[3]:
-            return f"reads {x.shape[-1]} channels with a filter of {w.shape[3]}"
-        return _differ(w.shape[:1], y.shape[-1:], "gives {1} channels with {0} filters")
-    if op.op == "FULLY_CONNECTED" and len(w.shape) == 2 and x.elements * w.shape[0] != y.elements * w.shape[1]:
-        return f"gives {y.elements} elements from {x.elements} with weights of {w.shape[0]} x {w.shape[1]}"
-    return ""
-
-
-def _differ(a: tuple[int, ...], b: tuple[int, ...], sentence: str) -> str:
-    return sentence.format(*a, *b) if a and b and a != b else ""
+def _passed(graph: Graph) -> Iterator[str]:
+    """IF and WHILE copy their tensors to those of a subgraph, as many bytes as the one or the other has."""
+    for k, subgraph in enumerate(graph.subgraphs):
+        for i, op in enumerate(subgraph.operators):
+            if op.op not in ("IF", "WHILE"):
+                continue
+            given = op.inputs[1:] if op.op == "IF" else op.inputs
+            for number, callee in enumerate(op.callees):
+                inner = graph.subgraphs[callee]
+                pairs = [(given, inner.inputs)] + ([(op.outputs, inner.outputs)] if op.op == "IF" or number else [])
+                for outside, inside in pairs:
+                    sizes = [[s.tensors[t].size if t >= 0 else 0 for t in side] for s, side in ((subgraph, outside), (inner, inside))]
+                    if sizes[0] != sizes[1]:
+                        yield f"subgraph {k}, operator {i} ({op.op}) passes {sizes[0]} bytes where subgraph {callee} has {sizes[1]}"
 
 
 def _variables(graph: Graph) -> Iterator[str]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from peakmem.model import InputError
 
-from peakmem_tflite.arena import Allocation, allocations, simulate
+from peakmem_tflite.arena import Allocation, allocations, simulate, untouched
 from peakmem_tflite.effects import tokens
 from peakmem_tflite.enlarge import operator_tables, settings
 from peakmem_tflite.flatbuffer import Flat
@@ -76,11 +76,39 @@ def check_enlarged(old: Graph, data: bytes, sources: Sequence[int]) -> Graph:
     return new
 
 
-def _untouched(old: Graph, new: Graph) -> None:
-    """All but the main subgraph's operators and its further tensors is what it was."""
+def check_emptied(old: Graph, data: bytes) -> Graph:
+    """Read ``data`` and make sure that it is ``old``, but for tensors without elements where nothing names the tensor.
+
+    Raises
+    ------
+    InputError
+        Naming what is wrong. It means a fault in peakmem.
+    """
+    try:
+        new = read(data, "the model without untouched tensors")
+        _kept_behind(old, new)
+        idle = {(k, t) for k, t, _ in untouched(old)}
+        for k, (a, b) in enumerate(zip(old.subgraphs, new.subgraphs, strict=True)):
+            wanted = tuple(replace(x, shape=(0,), size=0) if (k, t) in idle else x for t, x in enumerate(a.tensors))
+            if replace(b, vector=0) != replace(a, tensors=wanted, vector=0):
+                raise _refuse(f"subgraph {k} is another")
+        if _metadata(old) != _metadata(new) or old.plan != new.plan:
+            raise _refuse("metadata changed")
+    except InputError as error:
+        raise InputError(f"{error} (nothing was written; please report the model)") from None
+    return new
+
+
+def _kept_behind(old: Graph, new: Graph) -> None:
+    """The old file stands behind what is new, as it was."""
     shift = len(new.data) - len(old.data)
     if shift < 0 or shift % UNIT or new.data[shift:] != moved(old, shift):
         raise _refuse("the old file changed")
+
+
+def _untouched(old: Graph, new: Graph) -> None:
+    """All but the main subgraph's operators and its further tensors is what it was."""
+    _kept_behind(old, new)
     a, b = old.subgraphs[0], new.subgraphs[0]
     if (a.inputs, a.outputs, a.name, a.tensors) != (b.inputs, b.outputs, b.name, b.tensors[: len(a.tensors)]):
         raise _refuse("tensors, inputs or outputs of the main subgraph changed")

@@ -35,7 +35,7 @@ _OPTIONS = (("BuiltinOptions", 3, 4), ("BuiltinOptions2", 11, 12))
 """Enumeration of an operator's tables of options, slots of the kind and of the table."""
 
 
-class _Unknown(Exception):
+class Unknown(Exception):
     """Something that this version cannot read, so that it cannot be compared."""
 
 
@@ -47,27 +47,33 @@ def compare_graphs(first: Graph, second: Graph) -> Structure:
     InputError
         When a table that only this comparison reads is damaged.
     """
-    files = _File(first, "the first file"), _File(second, "the second file")
-    for side in ("inputs", "outputs"):
-        x, y = (file.interface(side) for file in files)
-        if len(x) != len(y):
-            return Structure(difference=f"the first has {len(x)} {side}, the second {len(y)}")
-        for k, (p, q) in enumerate(zip(x, y)):
-            if p != q:
-                return Structure(difference=f"{side[:-1]} {k} is of another type, shape or quantization")
-    if files[0].signatures() != files[1].signatures():
-        return Structure(difference="their signatures differ")
+    files = File(first, "the first file"), File(second, "the second file")
     roots = [[k for k, count in enumerate(g.callers) if not count or not k] for g in (first, second)]
+    difference = interfaces(*files)
+    if difference:
+        return Structure(difference=difference)
     if len(roots[0]) != len(roots[1]):
         return Structure(difference=f"the first has {len(roots[0])} subgraphs that no operator runs, the second {len(roots[1])}")
     try:
         found = [compare(files[0].part(k), files[1].part(m)) for k, m in zip(*roots)]
-    except _Unknown as error:
+    except Unknown as error:
         return Structure(difference=str(error))
     return next((row for row in found if row.difference), found[0])
 
 
-class _File:
+def interfaces(first: File, second: File) -> str:
+    """In what callers would tell the two files apart; empty for nothing."""
+    for side in ("inputs", "outputs"):
+        x, y = (file.interface(side) for file in (first, second))
+        if len(x) != len(y):
+            return f"the first has {len(x)} {side}, the second {len(y)}"
+        for k, (p, q) in enumerate(zip(x, y)):
+            if p != q:
+                return f"{side[:-1]} {k} is of another type, shape or quantization"
+    return "their signatures differ" if first.signatures() != second.signatures() else ""
+
+
+class File:
     """A file and the tables of what it holds, by subgraph."""
 
     def __init__(self, graph: Graph, where: str) -> None:
@@ -81,6 +87,7 @@ class _File:
         self.names = [[f"'{name}'" for name in buffer_names(graph, k)] for k in range(len(subgraphs))]
         self.fenced = any("fence" in tokens(graph, s, op) for s in graph.subgraphs for op in s.operators)
         self.kinds: dict[tuple[int, int], str] = {}
+        self.forms: dict[tuple[int, int], str] = {}
         self.digests: dict[int, str] = {}
 
     def interface(self, side: str) -> list[str]:
@@ -140,14 +147,14 @@ class _File:
         where = f"operator {i} ({op.op})" + (f" of subgraph {k}" if k else "")
         return Step(
             where,
-            "\n".join((*what, *self._options(self.operators[k][i], bool(inside)))),
+            "\n".join((*what, *self.attributes(self.operators[k][i], bool(inside)))),
             tuple(reads),
             tuple(writes),
             bodies=tuple(self.part(callee) for callee in inside),
             once=not pure(self.graph, subgraph, op),
         )
 
-    def _options(self, table: Table, runs_subgraphs: bool) -> list[str]:
+    def attributes(self, table: Table, runs_subgraphs: bool) -> list[str]:
         """Options by what they say, those for custom operators as they are; the numbers of subgraphs that it runs do not count."""
         rows = []
         for enumeration, kind_slot, slot in () if runs_subgraphs else _OPTIONS:
@@ -167,25 +174,48 @@ class _File:
             return "none"
         if (k, t) not in self.kinds:
             table, tensor = self.tensors[k][t], self.graph.subgraphs[k].tensors[t]
-            tables = [(name, table.sub(slot, table.what)) for name, slot in (("QuantizationParameters", 4), ("SparsityParameters", 6))]
-            parts = [self.fields(name, sub.at) if sub else name for name, sub in tables]
-            self.kinds[k, t] = f"{tensor.type} {tensor.shape} {table.ints(7, table.what)} {tensor.variable} {parts}"
+            self.kinds[k, t] = f"{tensor.shape} {table.ints(7, table.what)} {self.form(k, t)}"
         return self.kinds[k, t]
+
+    def form(self, k: int, t: int) -> str:
+        """Type, quantization and sparsity of a tensor: what its parts share with it."""
+        if (k, t) in self.forms:
+            return self.forms[k, t]
+        table, tensor = self.tensors[k][t], self.graph.subgraphs[k].tensors[t]
+        tables = [(name, table.sub(slot, table.what)) for name, slot in (("QuantizationParameters", 4), ("SparsityParameters", 6))]
+        parts = [self.fields(name, sub.at) if sub else name for name, sub in tables]
+        self.forms[k, t] = f"{tensor.type} {tensor.variable} {parts}"
+        return self.forms[k, t]
 
     def content(self, buffer: int) -> str:
         """Digest of a buffer's bytes."""
         if buffer not in self.digests:
-            table = self.buffers[buffer]
-            at, count = table.vector(0, 1, table.what)
-            if table.scalar(1, "Q") > 1:  # outside the flatbuffer
-                at, count = table.scalar(1, "Q"), table.scalar(2, "Q")
-            self.digests[buffer] = hashlib.sha256(self.flat.data[at : at + count]).hexdigest() if count else ""
+            data = self.bytes(buffer)
+            self.digests[buffer] = hashlib.sha256(data).hexdigest() if data else ""
         return self.digests[buffer]
+
+    def bytes(self, buffer: int) -> bytes:
+        """A buffer's bytes."""
+        table = self.buffers[buffer]
+        at, count = table.vector(0, 1, table.what)
+        if table.scalar(1, "Q") > 1:  # outside the flatbuffer
+            at, count = table.scalar(1, "Q"), table.scalar(2, "Q")
+        return self.flat.data[at : at + count]
+
+    def options(self, k: int, i: int) -> Any:
+        """An operator's table of options as the schema package reads it; None where it has none. Damage shows in `attributes`."""
+        table = self.operators[k][i]
+        options = table.sub(4, table.what)
+        if options is None:
+            return None
+        result = _class(self._named("BuiltinOptions", table.scalar(3, "B"), table.what))()
+        result.Init(self.flat.data, options.at)
+        return result
 
     def _named(self, enumeration: str, value: int, where: str) -> str:
         name = _names(enumeration).get(value)
         if not name or name == "NONE":
-            raise _Unknown(f"{where} has options of a kind ({value}) that this version does not know")
+            raise Unknown(f"{where} has options of a kind ({value}) that this version does not know")
         return name
 
     def fields(self, name: str, at: int) -> str:

@@ -27,6 +27,10 @@ class Timeline:
         for a pinned one; ``(0, -1)`` for a buffer that is never resident.
     workspaces : tuple of int
         Workspace of each statement as it was charged (bodies included), by statement id.
+
+    Notes
+    -----
+    What is resident at a step (`live_at`, and the workspace) sums to ``bytes_at`` and what an overlay saves there (`saved_at`).
     """
 
     program: Program
@@ -42,6 +46,19 @@ class Timeline:
         """Buffers resident while the statement of ``step`` runs, largest first, then by id."""
         live = [b for b in range(len(self.first)) if self.first[b] <= step <= self.last[b]]
         return tuple(sorted(live, key=lambda b: (-self.program.buffers[b].size, b)))
+
+    def overlays_at(self, step: int) -> tuple[tuple[int, int, int], ...]:
+        """Overlays that this order permits at a step: (input that dies there, output, bytes they may share), best first."""
+        v = self.order[step]
+        overlay = self.program.statements[v].overlay
+        if overlay is None:
+            return ()
+        dying = [(a, overlay.output, gain) for a, gain in self.program.gains[v] if self.last[a] == step]
+        return tuple(sorted(dying, key=lambda row: -row[2]))
+
+    def saved_at(self, step: int) -> int:
+        """Bytes that the best overlay of a step saves."""
+        return max((gain for _, _, gain in self.overlays_at(step)), default=0)
 
 
 def timeline(program: Program, order: Sequence[int] | None = None, workspaces: Sequence[int] | None = None) -> Timeline:

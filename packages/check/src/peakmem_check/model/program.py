@@ -11,7 +11,11 @@ Terms
 *rest(S)*
     Bytes of all buffers born in ``S`` or at entry that are pinned or have a toucher outside ``S``.
 *mem(S, v)*
-    Bytes while ``v`` runs at ``S``: its workspace, what it touches, and what ``rest(S)`` holds of the others.
+    Bytes while ``v`` runs at ``S``: its workspace, what it touches, and what ``rest(S)`` holds of the others, less what an
+    overlay saves.
+*Overlay*
+    A statement may write an output on top of one of its inputs, where that one dies with it: then the smaller of the two
+    is saved while the statement runs.
 
 A buffer is born at its first toucher in the order and dies at the end of its last toucher; a pinned one never dies.
 Inputs are resident from entry; an input that nothing touches is resident only when it is pinned. Constants are
@@ -27,7 +31,7 @@ import hashlib
 import json
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -70,6 +74,23 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
+class Overlay:
+    """Permission to write one output of a statement on top of one of its dying inputs.
+
+    Attributes
+    ----------
+    output : int
+        A buffer that this statement and no other bears.
+    inputs : tuple of int
+        The buffers that the output may lie on, one at a time: each read and not written here, neither pinned nor constant.
+        One that lives on, because a toucher of it is still to run, cannot be used.
+    """
+
+    output: int
+    inputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Statement:
     """One step.
 
@@ -94,6 +115,8 @@ class Statement:
         in ``dependences``.
     bodies : tuple of Program
         Bodies of a control-flow statement. The largest peak of a body is added to ``workspace``.
+    overlay : Overlay or None
+        What may be written on top of what, if the kernel allows it.
     """
 
     name: str
@@ -106,6 +129,7 @@ class Statement:
     pure: bool = True
     effects: tuple[str, ...] = ()
     bodies: tuple[Program, ...] = ()
+    overlay: Overlay | None = None
 
 
 @dataclass(frozen=True)
@@ -116,8 +140,8 @@ class Program:
     ------
     InputError
         From the constructor, when a size is negative or the total is `LARGEST_TOTAL` or more, an id is out of
-        range, a name stands twice, a dependence points to itself or forward, or a buffer that is not resident at
-        entry is read before anything has touched it.
+        range, a name stands twice, a dependence points to itself or forward, a buffer that is not resident at
+        entry is read before anything has touched it, or an overlay is none.
     """
 
     buffers: tuple[Buffer, ...]
@@ -181,6 +205,29 @@ class Program:
             for s in self.statements
         )
 
+    @cached_property
+    def gains(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """For each statement the inputs of its overlay, as listed, with the bytes saved where that input dies."""
+        size = [b.size for b in self.buffers]
+        return tuple(
+            tuple((a, min(size[a], size[s.overlay.output])) for a in s.overlay.inputs) if s.overlay else ()
+            for s in self.statements
+        )
+
+    @cached_property
+    def has_overlays(self) -> bool:
+        """Whether a statement of the program or of a body has an overlay."""
+        return any(s.overlay or any(body.has_overlays for body in s.bodies) for s in self.statements)
+
+    def without_overlays(self) -> Program:
+        """The program with no overlays, in bodies neither; itself where it has none."""
+        if not self.has_overlays:
+            return self
+        statements = (
+            replace(s, overlay=None, bodies=tuple(body.without_overlays() for body in s.bodies)) for s in self.statements
+        )
+        return Program(self.buffers, tuple(statements), self.name)
+
     def live_bytes(
         self, order: Sequence[int], workspaces: Sequence[int]
     ) -> tuple[int, list[int], list[int], list[int]]:
@@ -215,7 +262,9 @@ class Program:
         bytes_at = []
         for step, v in enumerate(order):
             now += change[step + 1]
-            bytes_at.append(now + workspaces[v])
+            gains = self.gains[v]
+            saved = max((gain for a, gain in gains if last[a] == step), default=0) if gains else 0
+            bytes_at.append(now + workspaces[v] - saved)
         return max(bytes_at, default=self.entry_bytes), bytes_at, first, last
 
     @cached_property
@@ -234,9 +283,34 @@ class Program:
 
         The program's own name does not count; the names of buffers and statements do.
         """
-        document = self.to_json()
-        document.pop("name", None)
-        return "sha256:" + hashlib.sha256(canonical(document)).hexdigest()
+        return "sha256:" + hashlib.sha256(self._canonical(outermost=True).encode("ascii")).hexdigest()
+
+    def _canonical(self, *, outermost: bool) -> str:
+        """The one JSON text of `to_json`: sorted keys, no white space, ASCII. Written straight out, as the document of a large
+        program takes longer to make than all else that a checker does with it."""
+        buffer_ids = [_quoted(b.name) for b in self.buffers]
+        statement_ids = [_quoted(s.name) for s in self.statements]
+        truth = {True: "true", False: "false"}
+        buffers = ",".join(
+            f'{{"bytes":{b.size},"id":{name},"kind":"{b.kind}","pinned":{truth[b.pinned]}}}'
+            for b, name in zip(self.buffers, buffer_ids)
+        )
+        rows = []
+        for s, name in zip(self.statements, statement_ids):
+            bodies = overlay = ""
+            if s.bodies:
+                bodies = f'"bodies":[{",".join(body._canonical(outermost=False) for body in s.bodies)}],'
+            if s.overlay:
+                inputs = ",".join([buffer_ids[a] for a in s.overlay.inputs])
+                overlay = f'"overlay":{{"inputs":[{inputs}],"output":{buffer_ids[s.overlay.output]}}},'
+            rows.append(
+                f'{{{bodies}"cost":{s.cost},"dependences":[{",".join([statement_ids[u] for u in s.dependences])}],'
+                f'"effects":[{",".join(map(_quoted, s.effects))}],"id":{name},"op":{_quoted(s.op)},{overlay}'
+                f'"pure":{truth[s.pure]},"reads":[{",".join([buffer_ids[b] for b in s.reads])}],"workspace":{s.workspace},'
+                f'"writes":[{",".join([buffer_ids[b] for b in s.writes])}]}}'
+            )
+        own = "" if outermost else f'"name":{_quoted(self.name)},'
+        return f'{{"buffers":[{buffers}],{own}"schema":"{SCHEMA}","statements":[{",".join(rows)}]}}'
 
     def bodies(self, prefix: str = "") -> Iterator[tuple[str, Program]]:
         """All bodies at any depth with their paths, innermost first.
@@ -293,6 +367,8 @@ class Program:
             }
             if s.bodies:
                 row["bodies"] = [body.to_json() for body in s.bodies]
+            if s.overlay:
+                row["overlay"] = {"output": names[s.overlay.output], "inputs": [names[a] for a in s.overlay.inputs]}
             document["statements"].append(row)
         return document
 
@@ -300,7 +376,8 @@ class Program:
     def from_json(cls, document: object, *, where: str = "program") -> Program:
         """Read a ``peakmem.program/1`` document.
 
-        ``op``, ``workspace``, ``cost``, ``pure``, ``effects``, ``bodies``, ``pinned`` and ``kind`` may be left out.
+        ``op``, ``workspace``, ``cost``, ``pure``, ``effects``, ``bodies``, ``overlay``, ``pinned`` and ``kind`` may be
+        left out.
         Statements may be listed in any order that honours the dependences.
 
         Raises
@@ -311,9 +388,7 @@ class Program:
         return _Reader(where).program(document)
 
 
-def canonical(document: object) -> bytes:
-    """The one JSON text of a document: sorted keys, no white space, ASCII."""
-    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+_quoted = json.encoder.encode_basestring_ascii
 
 
 def first_touchers(predecessors: Sequence[Sequence[int]], touchers: Sequence[int]) -> tuple[int, ...]:
@@ -389,6 +464,28 @@ def _validate(program: Program) -> None:
                     f"{where}: statement {program.statements[v].name!r} reads buffer "
                     f"{program.buffers[b_id].name!r} before anything it depends on has written it"
                 )
+    for v, s in enumerate(program.statements):
+        if s.overlay:
+            _validate_overlay(program, v, s.overlay, f"{where}: the overlay of statement {s.name!r}")
+
+
+def _validate_overlay(program: Program, v: int, overlay: Overlay, where: str) -> None:
+    statement, buffers = program.statements[v], program.buffers
+    for b in (overlay.output, *overlay.inputs):
+        if not 0 <= b < len(buffers):
+            raise InputError(f"{where} names buffer {b}, which does not exist")
+    if program.births[overlay.output] != (v,):
+        raise InputError(f"{where} has the output {buffers[overlay.output].name!r}, which is not born by this statement alone")
+    if not overlay.inputs:
+        raise InputError(f"{where} names no input")
+    if len(set(overlay.inputs)) < len(overlay.inputs):
+        raise InputError(f"{where} names an input twice")
+    # That an input is there when the statement runs is known by now: no birth of a buffer only reads it.
+    for a in overlay.inputs:
+        if a not in statement.reads or a in statement.writes:
+            raise InputError(f"{where} has the input {buffers[a].name!r}, which the statement does not just read")
+        if buffers[a].pinned or buffers[a].kind == "constant":
+            raise InputError(f"{where} has the input {buffers[a].name!r}, which is never freed")
 
 
 class _Reader:
@@ -437,6 +534,17 @@ class _Reader:
                 raise self.fail(place, f"'{key}' names {_show(name)}, which is unknown here or listed later")
             found.append(ids[name])
         return tuple(found)
+
+    def overlay(self, row: Mapping[str, Any], place: str, ids: Mapping[str, int]) -> Overlay | None:
+        if "overlay" not in row:
+            return None
+        value = row["overlay"]
+        if not isinstance(value, dict):
+            raise self.fail(place, f"'overlay' must be an object, not {_show(value)}")
+        output = self.text(value, "output", f"{place}: 'overlay'")
+        if output not in ids:
+            raise self.fail(place, f"'overlay' names {_show(output)}, which is unknown here")
+        return Overlay(ids[output], self.refs(value, "inputs", f"{place}: 'overlay'", ids))
 
     def program(self, document: object, depth: int = 0) -> Program:
         if not isinstance(document, dict):
@@ -499,6 +607,7 @@ class _Reader:
                     pure=self.flag(row, "pure", place, not effects),
                     effects=effects,
                     bodies=bodies,
+                    overlay=self.overlay(row, place, buffer_ids),
                 )
             )
             ids[name] = i

@@ -1,4 +1,4 @@
-"""Certificates: proofs of a lower bound on the peak of every order, as JSON ``peakmem.certificate/1``.
+"""Certificates: proofs of a lower bound on the peak of every order, as JSON ``peakmem.certificate/1`` or ``/2``.
 
 The format is defined in ``docs/reference/format.md``. A certificate speaks about one original `Program`, named by its digest,
 and needs no trust in whoever made it: `accept` lets the checker judge it, and what it returns has been checked.
@@ -7,10 +7,21 @@ and needs no trust in whoever made it: `accept` lets the checker judge it, and w
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from peakmem_check.model.program import Program
+
 SCHEMA = "peakmem.certificate/1"
+SCHEMAS = (SCHEMA, "peakmem.certificate/2")
+"""The second is for programs with overlays and for proofs with `components` nodes; nothing else differs."""
+
+
+def schema_of(program: Program, proofs: Mapping[str, Any]) -> str:
+    """The lowest version that may hold the proofs of a program."""
+    parts = any(node["kind"] == "components" for proof in proofs.values() for node in proof["nodes"])
+    return SCHEMAS[program.has_overlays or parts]
 
 
 @dataclass(frozen=True)

@@ -1,28 +1,31 @@
 """The checker of certificates: knows the program model and nothing else of peakmem.
 
-`check` verifies a document ``peakmem.certificate/1`` (the format is defined in ``docs/reference/format.md``) against a
+`check` verifies a document ``peakmem.certificate/1`` or ``/2`` (the format is defined in ``docs/reference/format.md``) against a
 `Program`. It never solves anything: flows are added up, traps are walked, states are stepped through. What it accepts
 is a theorem about the program; ``docs/theory.md`` has the proofs that the node kinds are sound.
 
 How it works
 ------------
 Nodes refer to smaller indices only, so one pass from the root downwards meets every node after all contexts in which it
-must hold. A *context* is a DAG (the program's dependences and precedences added by the nodes above) and a state (a
-bit mask of executed statements). Nothing recurses, and the number of contexts is bounded by the size of the document,
-so a hostile certificate costs polynomial time and no stack.
+must hold. A *context* is a side (the program or its mirror image, or a part of one of them, and the bound to prove for it), a DAG
+(its dependences and precedences added by the nodes above) and a state (a bit mask of executed statements). Nothing recurses, and
+the number of contexts is bounded by the size of the document, so a hostile certificate costs polynomial time and no stack.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from peakmem_check.model.program import Program
-from peakmem_check.proof.certificate import SCHEMA
+from peakmem_check.proof.certificate import SCHEMA, SCHEMAS
 from peakmem_check.proof.graph import (
     Candidates,
     Dag,
     Network,
+    Overlaid,
     bits_of,
     mask_of,
     mirror,
@@ -32,11 +35,17 @@ from peakmem_check.proof.graph import (
     read_sequence,
     read_statements,
     refuse,
+    restricted,
     show,
 )
 
 CONTEXTS_PER_NODE = 16
 """A proof may use its nodes in so many contexts each on average (plus 1024): sharing must not blow up the work."""
+
+KINDS = frozenset(
+    ("entry", "forward", "backward", "precedence", "cycle", "branch", "reverse", "components", "waypoint", "expand", "move", "jump")
+)
+"""Kinds of proof nodes; `Side` has a method for each."""
 
 
 class CheckReport(NamedTuple):
@@ -83,8 +92,11 @@ def check(program: Program, document: object, trace: Callable[[str], None] | Non
     O(program) for each leaf, plus its traps and flows; a bitmask closure for each strengthened DAG.
     """
     top = read_object(document, "the document")
-    if top.get("schema") != SCHEMA:
-        refuse(f"'schema' must be {SCHEMA!r}, not {show(top.get('schema'))}")
+    schema = top.get("schema")
+    if schema not in SCHEMAS:
+        refuse(f"'schema' must be {' or '.join(map(repr, SCHEMAS))}, not {show(schema)}")
+    if schema == SCHEMA and program.has_overlays:
+        refuse(f"'schema' must be {SCHEMAS[-1]!r} for a program with overlays")
     stated = read_object(top.get("program"), "'program'").get("digest")
     if stated != program.digest:
         whole = repr(stated) if isinstance(stated, str) and len(stated) <= len(program.digest) else show(stated)
@@ -120,7 +132,7 @@ def check(program: Program, document: object, trace: Callable[[str], None] | Non
         peaks[path] = part.live_bytes(order, workspaces_with(part, prefix, peaks))[0]
         bounds[path] = 0
         if path in proofs:
-            proof = ProofChecker(part, workspaces_with(part, prefix, bounds), proofs[path], f"proofs[{path!r}]")
+            proof = Proof(part, workspaces_with(part, prefix, bounds), proofs[path], f"proofs[{path!r}]", schema != SCHEMA)
             proof.verify(trace)
             bounds[path] = proof.lower_bound
             nodes += proof.verified
@@ -155,56 +167,77 @@ def _legal_order(program: Program, value: object, where: str) -> list[int]:
 def workspaces_with(program: Program, prefix: str, inner: Mapping[str, int]) -> list[int]:
     """Workspace of each statement when the body at each path is charged ``inner[path]`` bytes."""
     return [
-        s.workspace + max((inner[f"{prefix}{v}/{k}"] for k in range(len(s.bodies))), default=0)
+        s.workspace + max(inner[f"{prefix}{v}/{k}"] for k in range(len(s.bodies))) if s.bodies else s.workspace
         for v, s in enumerate(program.statements)
     ]
 
 
 class Context:
-    """What a node is proved for: a DAG and a state, with ``rest`` and the ready statements where they are known."""
+    """What a node is proved for: a side, a DAG and a state, with ``rest`` and the ready statements where they are known.
 
-    __slots__ = ("dag", "ready", "rest", "state")
+    What is large is made when first asked for: many contexts may wait.
+    """
 
-    def __init__(self, dag: Dag, state: int, rest: int | None = None) -> None:
-        self.dag, self.state, self.rest = dag, state, rest
+    __slots__ = ("_dag", "arcs", "ready", "rest", "side", "state")
+
+    def __init__(
+        self, side: Side, arcs: frozenset[tuple[int, int]] = frozenset(), state: int = 0, rest: int | None = None,
+        dag: Dag | None = None,
+    ) -> None:  # fmt: skip
+        self.side, self.arcs, self.state, self.rest, self._dag = side, arcs, state, rest, dag
         self.ready: tuple[int, ...] | None = None
 
     @property
-    def key(self) -> tuple[int, frozenset[tuple[int, int]], int]:
-        return id(self.dag.program), self.dag.arcs, self.state  # the program itself or its one mirror image
+    def dag(self) -> Dag:
+        if self._dag is None:
+            self._dag = Dag(self.side.program, self.arcs, self.side.members)
+        return self._dag
+
+    @property
+    def key(self) -> object:
+        return self.side.key, self.arcs, self.state
 
 
 # -- proofs -----------------------------------------------------------------------------------------------------------
 
 
-class ProofChecker:
-    """One entry of ``proofs``: verifies that every order of its program has a peak of at least ``lower_bound``."""
+class Proof:
+    """One entry of ``proofs``: verifies that every order of its program has a peak of at least ``lower_bound``.
 
-    def __init__(self, program: Program, workspaces: Sequence[int], value: object, where: str) -> None:
+    ``parts``: whether `components` nodes are known.
+    """
+
+    def __init__(
+        self, program: Program, workspaces: Sequence[int], value: object, where: str, parts: bool = True
+    ) -> None:
         document = read_object(value, where)
-        self.document = document
-        self.program = program
-        self.workspaces = workspaces
-        self.where = where
+        self.program, self.workspaces, self.where, self.parts = program, workspaces, where, parts
+        self.n = len(program)
         self.lower_bound = read_natural(document.get("lower_bound"), f"{where}: 'lower_bound'")
         self.nodes = read_sequence(document.get("nodes"), f"{where}: 'nodes'")
         self.root = document.get("root")
         self.verified = 0
         self.flows = 0
-        self.n = len(program)
-        self._toucher_masks: dict[int, int] = {}
+        self._sides: WeakValueDictionary[SideKey, Side] = WeakValueDictionary()  # those that contexts still refer to
+        self.whole = self.side(False, (1 << self.n) - 1, self.lower_bound)
 
-        self.handlers: dict[str, Handler] = {
-            "entry": self._entry, "forward": self._forward, "backward": self._backward, "precedence": self._precedence,
-            "cycle": self._cycle, "branch": self._branch, "reverse": self._reverse, "waypoint": self._waypoint,
-            "expand": self._expand, "move": self._move, "jump": self._jump,
-        }  # fmt: skip
-        self._twin: ProofChecker | None = None
+    @cached_property
+    def mirrored(self) -> Program:
+        """The mirror image of the program."""
+        return mirror(self.program)
+
+    def side(self, mirrored: bool, members: int, lower_bound: int) -> Side:
+        """The program or its mirror image, or the part of it that ``members`` are, where so much is to be proved."""
+        key = mirrored, members, lower_bound
+        found = self._sides.get(key)
+        if found is None:
+            found = self._sides[key] = Side(self, *key)
+        return found
 
     def verify(self, trace: Callable[[str], None] | None = None) -> None:
         allowed = CONTEXTS_PER_NODE * len(self.nodes) + 1024
-        root = self._reference(self.root, len(self.nodes), f"{self.where}: 'root'")
-        start = Context(Dag(self.program), 0)
+        root = self.reference(self.root, len(self.nodes), f"{self.where}: 'root'")
+        start = Context(self.whole)
         pending: dict[int, dict[object, Context]] = {root: {start.key: start}}
         met = 1
         for k in range(root, -1, -1):
@@ -214,47 +247,96 @@ class ProofChecker:
                 self.verified += 1
                 node = read_object(self.nodes[k], f"{self.where}: node {k}")
                 kind = node.get("kind")
-                if not isinstance(kind, str) or kind not in self.handlers:
+                side = context.side
+                if not isinstance(kind, str) or kind not in KINDS:
                     refuse(f"{self.where}: node {k} is of an unknown kind, {show(kind)}")
                 where = f"{self.where}: node {k} ({kind})"
+                if kind == "components" and not self.parts:
+                    refuse(f"{where} needs a certificate of 'schema' {SCHEMAS[-1]!r}")
                 if kind != "cycle" and not context.dag.acyclic:
                     refuse(f"{where} stands where the precedences are cyclic; only a cycle may")
-                side = self if context.dag.program is self.program else self.twin
-                flows = side.flows
-                children = side.handlers[kind](node, context, where)
+                flows = self.flows
+                children = side.verify(kind, node, context, where)
                 if trace is not None:
                     trace(
-                        f"{where}: {context.state.bit_count()} statements run, {len(context.dag.arcs)} precedences added, "
-                        f"{side.flows - flows} flows" + ("" if side is self else ", mirror image")
+                        f"{where}: {context.state.bit_count()} statements run, {len(context.arcs)} precedences added, "
+                        f"{self.flows - flows} flows{side.words}"
                     )
                 for value, place, then in children:
-                    child = self._reference(value, k, f"{where}: {place}")
+                    child = self.reference(value, k, f"{where}: {place}")
                     contexts = pending.setdefault(child, {})
                     if then.key not in contexts:
                         contexts[then.key] = then
                         met += 1
                         if met > allowed:
                             refuse(f"{self.where}: the nodes are shared in more contexts than the {allowed} allowed")
-        if self._twin is not None:
-            self.flows += self._twin.flows
 
-    @property
-    def twin(self) -> ProofChecker:
-        """The same proof as seen from the mirror image of the program."""
-        if self._twin is None:
-            self._twin = ProofChecker(mirror(self.program), self.workspaces[::-1], self.document, self.where)
-            self._twin._twin = self
-        return self._twin
-
-    def _reference(self, value: object, limit: int, where: str) -> int:
+    def reference(self, value: object, limit: int, where: str) -> int:
         if type(value) is not int or not 0 <= value < limit:
             refuse(f"{where} must be the index of an earlier node, not {show(value)}")
         return value
 
+
+class Side:
+    """What nodes are verified on: the program or its mirror image, or a part of one of them.
+
+    Attributes
+    ----------
+    members : int
+        Mask of its statements.
+    lower_bound : int
+        What is to be proved for it, in bytes.
+    gains : sequence of sequence of (int, int)
+        For each statement the inputs of its overlay, with the bytes that may be saved.
+    """
+
+    def __init__(self, proof: Proof, mirrored: bool, members: int, lower_bound: int) -> None:
+        self.proof, self.mirrored, self.members, self.lower_bound = proof, mirrored, members, lower_bound
+        self.n = proof.n
+        self.whole = members == (1 << self.n) - 1
+        self.gains, self.workspaces = proof.program.gains, proof.workspaces
+        if mirrored:
+            self.gains, self.workspaces = self.gains[::-1], self.workspaces[::-1]
+        self._toucher_masks: dict[int, int] = {}
+
+    @property
+    def key(self) -> SideKey:
+        return self.mirrored, self.members, self.lower_bound
+
+    @property
+    def words(self) -> str:
+        """What it is, to end a line of the trace with."""
+        part = "" if self.whole else f", a part of {self.members.bit_count()} statements within {self.lower_bound}"
+        return (", mirror image" if self.mirrored else "") + part
+
+    @cached_property
+    def program(self) -> Program:
+        source = self.proof.mirrored if self.mirrored else self.proof.program
+        if self.whole:
+            return source
+        bits = bits_of(self.members, self.n)
+        own = {b for b, row in enumerate(source.touchers) if row and all(bits[t] == "1" for t in row)}
+        return restricted(source, self.members, own)
+
+    def verify(self, kind: str, node: Mapping[str, Any], context: Context, where: str) -> Children:
+        """Refuse the node if it does not prove its context; what it refers to must be proved too."""
+        handler: Callable[[Mapping[str, Any], Context, str], Children] = getattr(self, "_" + kind)
+        return handler(node, context, where)
+
     def _statement(self, value: object, where: str) -> int:
-        if type(value) is not int or not 0 <= value < self.n:
-            refuse(f"{where} must be a statement of the program, not {show(value)}")
+        if type(value) is not int or not 0 <= value < self.n or not (self.whole or (self.members >> value) & 1):
+            refuse(f"{where} must be a statement of the {'program' if self.whole else 'part'}, not {show(value)}")
         return value
+
+    def _statements(self, value: object, where: str) -> list[int]:
+        found = read_statements(value, self.n, where)
+        if not self.whole:
+            for v in found:
+                self._statement(v, where)
+        return found
+
+    def _set(self, value: object, where: str) -> int:
+        return mask_of(self._statements(value, where), self.n)
 
     # leaves
 
@@ -266,11 +348,11 @@ class ProofChecker:
 
     def _forward(self, node: Mapping[str, Any], context: Context, where: str) -> Children:
         dag, state = context.dag, context.state
-        trap = mask_of(read_statements(node.get("trap"), self.n, f"{where}: 'trap'"), self.n)
+        trap = self._set(node.get("trap"), f"{where}: 'trap'")
         if state & ~trap:
             refuse(f"{where}: the trap misses {self._first(state & ~trap)}, which the state has executed")
         self._down_set(dag, trap, f"{where}: the trap")
-        exits = [v for v in self._outside(trap) if all((trap >> u) & 1 for u in dag.predecessors[v])]
+        exits = self._next(dag, trap)
         if not exits:
             refuse(f"{where}: the trap is the whole program, which has no exits")
         self._listed(node.get("exits"), exits, where, "exit", self.exit_networks(context, trap))
@@ -278,36 +360,37 @@ class ProofChecker:
 
     def _backward(self, node: Mapping[str, Any], context: Context, where: str) -> Children:
         dag, state = context.dag, context.state
-        trap = mask_of(read_statements(node.get("trap"), self.n, f"{where}: 'trap'"), self.n)
+        trap = self._set(node.get("trap"), f"{where}: 'trap'")
         remaining = dag.everything & ~trap
         if state & trap:
             refuse(f"{where}: the trap holds {self._first(state & trap)}, which the state has executed")
         self._down_set(dag, remaining, f"{where}: the complement of the trap")
-        entries = [v for v in self._outside(trap | state) if not any((remaining >> w) & 1 for w in dag.successors[v])]
+        remains = bits_of(remaining, self.n).__getitem__
+        entries = [v for v in self._outside(trap | state) if "1" not in map(remains, dag.successors[v])]
         if not entries:
             refuse(f"{where}: the trap leaves nothing to run before it")
         self._listed(node.get("entries"), entries, where, "entry", self.entry_networks(context, trap))
         return ()
 
     def _listed(
-        self, value: object, expected: Sequence[int], where: str, word: str, network: Callable[[int], Network]
+        self, value: object, expected: Sequence[int], where: str, word: str, networks: Callable[[int], list[Network]]
     ) -> None:
         plural = "exits" if word == "exit" else "entries"
-        rows: dict[int, object] = {}
+        rows: dict[int, Mapping[str, Any]] = {}
         for i, item in enumerate(read_sequence(value, f"{where}: '{plural}'")):
             row = read_object(item, f"{where}: {plural}[{i}]")
             v = self._statement(row.get("statement"), f"{where}: {plural}[{i}]: 'statement'")
             if v in rows:
                 refuse(f"{where}: {plural} lists {name_of(self.program, v)} twice")
-            rows[v] = row.get("flow")
+            rows[v] = row
         for v in expected:
             if v not in rows:
                 refuse(f"{where}: {name_of(self.program, v)} is an {word} of the trap and is missing from '{plural}'")
         if len(rows) > len(expected):
             extra = next(v for v in rows if v not in set(expected))
             refuse(f"{where}: {name_of(self.program, extra)} is no {word} of the trap")
-        for v, flow in rows.items():
-            self._shows(network(v), flow, f"{where}: {word} {name_of(self.program, v)}")
+        for v, row in rows.items():
+            self._shows(networks(v), row, f"{where}: {word} {name_of(self.program, v)}")
 
     def _cycle(self, node: Mapping[str, Any], context: Context, where: str) -> Children:
         walk = [
@@ -348,9 +431,9 @@ class ProofChecker:
             # The constant's buffers are resident at both ends of [L, U]; take the end that only `at` decides.
             if (at == v, at) not in live:
                 live[at == v, at] = self.live(reference)
-            self._shows(self.network(dag, at, inside, outside, live[at == v, at]), row.get("flow"), place)
+            self._shows(self.networks(dag, at, inside, outside, live[at == v, at]), row, place)
             arcs.add((u, v))
-        return ((node.get("then"), "'then'", Context(Dag(self.program, dag.arcs | arcs), 0)),)
+        return ((node.get("then"), "'then'", Context(self, context.arcs | arcs)),)
 
     def _branch(self, node: Mapping[str, Any], context: Context, where: str) -> Children:
         if context.state:
@@ -360,30 +443,60 @@ class ProofChecker:
             refuse(f"{where}: 'pair' must name two statements")
         u, v = self._pair(context.dag, pair[0], pair[1], where)
         return tuple(
-            (node.get(key), f"'{key}'", Context(Dag(self.program, context.dag.arcs | {arc}), 0))
+            (node.get(key), f"'{key}'", Context(self, context.arcs | {arc}))
             for key, arc in (("first", (u, v)), ("second", (v, u)))
         )
 
     def _reverse(self, node: Mapping[str, Any], context: Context, where: str) -> Children:
-        if context.state or context.dag.arcs:
+        if context.state or context.arcs:
             refuse(f"{where} stands at a state that is not the empty one, or below an added precedence")
-        return ((node.get("then"), "'then'", Context(Dag(self.twin.program), 0)),)
+        members = int(bits_of(self.members, self.n) or "0", 2)  # the bits the other way round
+        return ((node.get("then"), "'then'", Context(self.proof.side(not self.mirrored, members, self.lower_bound))),)
+
+    def _components(self, node: Mapping[str, Any], context: Context, where: str) -> Children:
+        dag, program = context.dag, self.program
+        members = self._statements(node.get("statements"), f"{where}: 'statements'")
+        part = mask_of(members, self.n)
+        others = self.members & ~part
+        if not part or not others:
+            refuse(f"{where}: 'statements' must be some statements and not all")
+        inside = set(members)
+        for v in members:
+            for u in (*dag.predecessors[v], *dag.successors[v]):
+                if u not in inside:
+                    refuse(f"{where}: a dependence joins {name_of(program, v)} to {name_of(program, u)}, which is no part of it")
+        touched = {b for v in members for b in program.touched[v]}
+        own = {b for b in touched if inside.issuperset(program.touchers[b])}
+        for b in touched - own:
+            buffer = program.buffers[b]
+            if not (buffer.pinned and buffer.kind == "input"):
+                refuse(f"{where}: buffer {show(buffer.name)} joins the part to other statements")
+        rest = Candidates(b for b, row in enumerate(program.buffers) if b not in own and row.kind != "constant")
+        network = Network(dag, None, 0, context.state & others, part, rest, foreign=own)
+        self.proof.flows += 1
+        least = network.value(node.get("flow"), where)
+        if least >= self.lower_bound:
+            refuse(f"{where}: the flow shows {least} bytes, the bound itself, and leaves nothing to prove for the part")
+        side = self.proof.side(self.mirrored, part, self.lower_bound - least)
+        arcs = frozenset(arc for arc in context.arcs if (part >> arc[0]) & 1)
+        return ((node.get("then"), "'then'", Context(side, arcs, context.state & part)),)
 
     def _waypoint(self, node: Mapping[str, Any], context: Context, where: str) -> Children:
         dag = context.dag
-        members = read_statements(node.get("state"), self.n, f"{where}: 'state'")
+        members = self._statements(node.get("state"), f"{where}: 'state'")
         state = mask_of(members, self.n)
         if context.state & ~state:
             refuse(f"{where}: the state misses {self._first(context.state & ~state)}, which has been executed")
         self._down_set(dag, state, f"{where}: the state")
         # Everybody in W precedes everybody outside iff every last member directly precedes every first non-member.
-        last = {u for u in members if not any((state >> w) & 1 for w in dag.successors[u])}
-        for v in self._outside(state):
+        is_in = bits_of(state, self.n).__getitem__
+        last = {u for u in members if "1" not in map(is_in, dag.successors[u])}
+        for v in self._next(dag, state):
             before = dag.predecessors[v]
-            if all((state >> u) & 1 for u in before) and not last.issubset(before):
+            if not last.issubset(before):
                 u = next(u for u in last if u not in before)
                 refuse(f"{where}: {name_of(self.program, u)} does not precede {name_of(self.program, v)}")
-        return ((node.get("then"), "'then'", Context(dag, state)),)
+        return ((node.get("then"), "'then'", Context(self, context.arcs, state, dag=dag)),)
 
     def _expand(self, node: Mapping[str, Any], context: Context, where: str) -> Children:
         children = read_object(node.get("children"), f"{where}: 'children'")
@@ -413,12 +526,12 @@ class ProofChecker:
         return ((node.get("then"), "'then'", end),)
 
     def _jump(self, node: Mapping[str, Any], context: Context, where: str) -> Children:
-        path = read_statements(node.get("path"), self.n, f"{where}: 'path'")
+        path = self._statements(node.get("path"), f"{where}: 'path'")
         end = self._walk(context, path, where)
-        network = self.network(
+        network = self.networks(
             context.dag, None, context.state, context.dag.everything & ~end.state, self.live(end.state)
-        )
-        self.flows += 1
+        )[0]
+        self.proof.flows += 1
         if network.value(node.get("flow"), where) < self.rest(end):
             refuse(f"{where}: the flow does not show that no state on the way holds less than the last")
         return ((node.get("then"), "'then'", end),)
@@ -438,13 +551,13 @@ class ProofChecker:
 
     def live(self, state: int) -> Candidates:
         """Buffers resident after ``state``: born in it or at entry, and pinned or with a toucher outside."""
-        bits = bits_of(state, self.n)
+        has_run = bits_of(state, self.n).__getitem__
         return Candidates(
             b
             for b, (buffer, touchers) in enumerate(zip(self.program.buffers, self.program.touchers))
             if buffer.kind != "constant"
-            and (buffer.kind == "input" or any(bits[t] == "1" for t in touchers))
-            and (buffer.pinned or any(bits[t] == "0" for t in touchers))
+            and (buffer.kind == "input" or "1" in map(has_run, touchers))
+            and (buffer.pinned or "0" in map(has_run, touchers))
         )
 
     def rest(self, context: Context) -> int:
@@ -458,7 +571,7 @@ class ProofChecker:
 
     def ready(self, context: Context) -> tuple[int, ...]:
         if context.ready is None:
-            context.ready = tuple(v for v in self._outside(context.state) if self.is_ready(context, v))
+            context.ready = tuple(self._next(context.dag, context.state))
         return context.ready
 
     def newborn(self, context: Context, v: int) -> int:
@@ -469,9 +582,14 @@ class ProofChecker:
             if self.program.buffers[b].kind != "input" and not self.toucher_mask(b) & context.state
         )
 
+    def saved(self, context: Context, v: int) -> int:
+        """What the overlay of v saves at the state."""
+        present = context.state if self.mirrored else ~context.state
+        return max((gain for a, gain in self.gains[v] if not self.toucher_mask(a) & present & ~(1 << v)), default=0)
+
     def price(self, context: Context, v: int) -> int:
         """mem(S, v)."""
-        return self.workspaces[v] + self.rest(context) + self.newborn(context, v)
+        return self.workspaces[v] + self.rest(context) + self.newborn(context, v) - self.saved(context, v)
 
     def step(self, context: Context, v: int) -> Context:
         state = context.state | 1 << v
@@ -479,41 +597,70 @@ class ProofChecker:
         for b in self.program.touched[v]:
             if not self.program.buffers[b].pinned and not self.toucher_mask(b) & ~state:
                 rest -= self.program.buffers[b].size
-        then = Context(context.dag, state, rest)
+        then = Context(self, context.arcs, state, rest, context.dag)
         if context.ready is not None:
             opened = [w for w in context.dag.successors[v] if self.is_ready(then, w)]
             then.ready = (*(w for w in context.ready if w != v), *opened)
         return then
 
     def toucher_mask(self, b: int) -> int:
-        if b not in self._toucher_masks:
-            self._toucher_masks[b] = mask_of(self.program.touchers[b], self.n)
-        return self._toucher_masks[b]
+        mask = self._toucher_masks.get(b)
+        if mask is None:
+            mask = mask_of(self.program.touchers[b], self.n)
+            if len(self._toucher_masks) * self.n > 2**31:  # keep the store under about 256 MB
+                self._toucher_masks.clear()
+            self._toucher_masks[b] = mask
+        return mask
 
     # networks
 
-    def exit_networks(self, context: Context, trap: int) -> Callable[[int], Network]:
-        """The network of each exit of a forward trap."""
+    def exit_networks(self, context: Context, trap: int) -> Callable[[int], list[Network]]:
+        """The networks of each exit of a forward trap."""
         dag, candidates, outside = context.dag, self.live(trap), context.dag.everything & ~trap
-        return lambda v: self.network(dag, v, dag.ancestors(v) | context.state, outside, candidates)
+        return lambda v: self.networks(dag, v, dag.ancestors(v) | context.state, outside, candidates)
 
-    def entry_networks(self, context: Context, trap: int) -> Callable[[int], Network]:
-        """The network of each entry of a backward trap."""
+    def entry_networks(self, context: Context, trap: int) -> Callable[[int], list[Network]]:
+        """The networks of each entry of a backward trap."""
         dag, remaining = context.dag, context.dag.everything & ~trap
         candidates = self.live(remaining)
-        return lambda v: self.network(dag, v, remaining & ~(1 << v), 1 << v | dag.descendants(v), candidates)
+        return lambda v: self.networks(dag, v, remaining & ~(1 << v), 1 << v | dag.descendants(v), candidates)
 
-    def network(self, dag: Dag, v: int | None, inside: int, outside: int, candidates: Candidates) -> Network:
-        workspace = 0 if v is None else self.workspaces[v]
-        return Network(dag, self.toucher_mask, v, workspace, inside, outside, candidates)
+    def networks(self, dag: Dag, v: int | None, inside: int, outside: int, candidates: Candidates) -> list[Network]:
+        """The network of a cut, one for each way to overlay v."""
+        if v is None:
+            return [Network(dag, None, 0, inside, outside, candidates)]
+        ways: list[Overlaid | None] = [
+            Overlaid(a, gain, self.toucher_mask(a) & ~(1 << v), self.mirrored) for a, gain in self.gains[v]
+        ]
+        return [
+            Network(dag, v, self.workspaces[v], inside, outside, candidates, way)
+            for way in ways or [None]
+        ]
 
     # helpers
 
-    def _shows(self, network: Network, flow: object, where: str) -> None:
-        self.flows += 1
-        value = network.value(flow, where)
-        if value < self.lower_bound:
-            refuse(f"{where}: the flow shows {value} bytes, not {self.lower_bound}")
+    def _shows(self, networks: Sequence[Network], row: Mapping[str, Any], where: str) -> None:
+        """Whether the flows of a row show the bound, one for each network."""
+        for i, (network, flow) in enumerate(zip(networks, self.flows_of(networks, row, where), strict=True)):
+            self.proof.flows += 1
+            place = where if network.overlaid is None else f"{where}: flows[{i}]"
+            value = network.value(flow, place)
+            if value < self.lower_bound:
+                refuse(f"{place}: the flow shows {value} bytes, not {self.lower_bound}")
+
+    def flows_of(self, networks: Sequence[Network], row: Mapping[str, Any], where: str) -> Sequence[object]:
+        """The flows that a row gives: one, or as many as its statement has ways to overlay it."""
+        several = networks[0].overlaid is not None
+        given, other = ("flows", "flow") if several else ("flow", "flows")
+        if other in row:
+            word = "an" if several else "no"
+            refuse(f"{where}: has '{other}', but its statement has {word} overlay, which asks for '{given}'")
+        if not several:
+            return [row.get("flow")]
+        flows = read_sequence(row.get("flows"), f"{where}: 'flows'")
+        if len(flows) != len(networks):
+            refuse(f"{where}: 'flows' has {len(flows)} entries, the overlay {len(networks)} inputs")
+        return flows
 
     def _pair(self, dag: Dag, first: object, second: object, where: str) -> tuple[int, int]:
         u, v = self._statement(first, where), self._statement(second, where)
@@ -522,19 +669,20 @@ class ProofChecker:
         return u, v
 
     def _outside(self, mask: int) -> list[int]:
-        bits = bits_of(mask, self.n)
+        bits = bits_of(~self.members & (1 << self.n) - 1 | mask, self.n)
         return [v for v in range(self.n) if bits[v] == "0"]
+
+    def _next(self, dag: Dag, mask: int) -> list[int]:
+        """Statements outside a set whose predecessors are all in it."""
+        is_in = bits_of(mask, self.n).__getitem__
+        return [v for v in self._outside(mask) if "0" not in map(is_in, dag.predecessors[v])]
 
     def _down_set(self, dag: Dag, mask: int, where: str) -> None:
         bits = bits_of(mask, self.n)
-        for v in range(self.n):
-            if bits[v] == "1":
-                for u in dag.predecessors[v]:
-                    if bits[u] == "0":
-                        refuse(
-                            f"{where} is not a down-set: it holds {name_of(self.program, v)} "
-                            f"without {name_of(self.program, u)}"
-                        )
+        for v, taken in enumerate(bits):
+            if taken == "1" and "0" in map(bits.__getitem__, dag.predecessors[v]):
+                u = next(u for u in dag.predecessors[v] if bits[u] == "0")
+                refuse(f"{where} is not a down-set: it holds {name_of(self.program, v)} without {name_of(self.program, u)}")
 
     def _first(self, mask: int) -> str:
         return name_of(self.program, (mask & -mask).bit_length() - 1)
@@ -543,4 +691,6 @@ class ProofChecker:
 Children = Iterable[tuple[object, str, Context]]
 """What an inner node refers to: the reference, where it stands, and the context it must be proved for."""
 
-Handler = Callable[[Mapping[str, Any], Context, str], Children]
+SideKey = tuple[bool, int, int]
+"""Mirrored or not, the mask of the statements, the bound to prove."""
+

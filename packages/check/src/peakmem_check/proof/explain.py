@@ -13,8 +13,8 @@ from itertools import pairwise
 from typing import Any, cast
 
 from peakmem_check.model.program import Program
-from peakmem_check.proof.check import Context, ProofChecker, check, workspaces_with
-from peakmem_check.proof.graph import Dag, Network, Node, buffer_of, mask_of
+from peakmem_check.proof.check import Context, Proof, Side, check, workspaces_with
+from peakmem_check.proof.graph import Network, Node, buffer_of, mask_of
 
 MANY = 8
 """So many names are listed before the rest is summed up."""
@@ -50,6 +50,8 @@ def explain(program: Program, document: object, *, show: Callable[[str], str] = 
             f"The order in the certificate has a peak of {report.peak:,} B; the {report.peak - report.lower_bound:,} B "
             "between are undecided."
         )
+    if program.has_overlays:
+        lines.append("In every order a statement with an overlay may write its output on top of an input that dies with it.")
     proofs = cast("Mapping[str, Any]", cast("dict[str, Any]", document)["proofs"])
     if "" not in proofs:
         return [*lines, "The bound is the trivial one and needs no proof."]
@@ -61,25 +63,26 @@ def explain(program: Program, document: object, *, show: Callable[[str], str] = 
             + ", ".join(f"body {path} at least {bound:,} B" for path, bound in inner.items())
             + "."
         )
-    checker = ProofChecker(program, workspaces_with(program, "", bounds), proofs[""], "proofs['']")
-    return lines + _Story(checker, show).lines
+    proof = Proof(program, workspaces_with(program, "", bounds), proofs[""], "proofs['']")
+    return lines + _Story(proof, show).lines
 
 
 class _Story:
     """Follows one path through the proof, from the root to a leaf."""
 
-    def __init__(self, checker: ProofChecker, show: Callable[[str], str]) -> None:
+    def __init__(self, proof: Proof, show: Callable[[str], str]) -> None:
         self.lines: list[str] = []
         self.show = show
-        self.bound = checker.lower_bound
         self._sized = False  # whether the size of the proof has been told
-        self.checker = checker
-        context = Context(Dag(checker.program), 0)
-        k = cast(int, checker.root)
-        for _ in range(len(checker.nodes)):
-            node = checker.nodes[k]
-            self.checker = checker if context.dag.program is checker.program else checker.twin
-            children = list(self.checker.handlers[node["kind"]](node, context, "explain"))
+        self.proof = proof
+        context = Context(proof.whole)
+        k = cast(int, proof.root)
+        for _ in range(len(proof.nodes)):
+            node = proof.nodes[k]
+            self.side: Side = context.side
+            children = list(self.side.verify(node["kind"], node, context, "explain"))
+            self.bound = self.side.lower_bound
+            self.left = children[0][2].side.lower_bound if children else 0  # for what follows
             getattr(self, "_" + node["kind"])(node, context, len(children))
             if not children:
                 break
@@ -94,6 +97,14 @@ class _Story:
         self.say(
             "The proof reads the program backwards in time: an order and its reversal have the same memory at every "
             "step. In what follows, before and after are exchanged."
+        )
+
+    def _components(self, node: Mapping[str, Any], context: Context, children: int) -> None:
+        count = len(node["statements"])
+        self.say(
+            f"Nothing that comes or goes joins {self._names(node['statements'])} to the other statements, which hold at least "
+            f"{self.bound - self.left:,} B all the time. For {'it' if count == 1 else f'these {count}'} alone the bound is "
+            f"{self.left:,} B:"
         )
 
     def _waypoint(self, node: Mapping[str, Any], context: Context, children: int) -> None:
@@ -130,16 +141,16 @@ class _Story:
         )
 
     def _expand(self, node: Mapping[str, Any], context: Context, children: int) -> None:
-        ready = sorted(self.checker.ready(context))
+        ready = sorted(self.side.ready(context))
         stopped = [v for v in ready if node["children"][str(v)] is None]
         self.say(f"Next must run {self._one_of(ready)}.")
         if stopped:
-            cheapest = min(stopped, key=lambda v: (self.checker.price(context, v), v))
+            cheapest = min(stopped, key=lambda v: (self.side.price(context, v), v))
             which = "Each of them" if len(stopped) == len(ready) else f"{len(stopped)} of them"
             self.say(f"{which} would at once need the bound or more. The cheapest is {self._names([cheapest])}:")
-            resident = [b for b in self.checker.live(context.state) if b not in self.checker.program.touched[cheapest]]
-            self._charges(cheapest, resident, "resident at that point")
-            self.say(f"  together {self.checker.price(context, cheapest):,} B")
+            resident = [b for b in self.side.live(context.state) if b not in self.side.program.touched[cheapest]]
+            self._charges(cheapest, resident, "resident at that point", self.side.saved(context, cheapest))
+            self.say(f"  together {self.side.price(context, cheapest):,} B")
         if children:
             size = "" if self._sized else f"; the whole proof has {self._size()}"
             self._sized = True
@@ -150,16 +161,16 @@ class _Story:
 
     def _size(self) -> str:
         """How many nodes the proof has, of which kinds."""
-        kinds = Counter(str(n["kind"]) for n in self.checker.nodes)
+        kinds = Counter(str(n["kind"]) for n in self.proof.nodes)
         listed = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-        return f"{len(self.checker.nodes)} nodes ({listed})"
+        return f"{len(self.proof.nodes)} nodes ({listed})"
 
     # leaves
 
     def _entry(self, node: Mapping[str, Any], context: Context, children: int) -> None:
         when = "Before anything runs" if not context.state else "At that point"
-        live = self.checker.live(context.state)
-        self.say(f"{when}, {self.checker.rest(context):,} B are resident already: {self._buffers(live)}.")
+        live = self.side.live(context.state)
+        self.say(f"{when}, {self.side.rest(context):,} B are resident already: {self._buffers(live)}.")
 
     def _cycle(self, node: Mapping[str, Any], context: Context, children: int) -> None:
         walk = node["statements"]
@@ -168,75 +179,90 @@ class _Story:
         )
 
     def _forward(self, node: Mapping[str, Any], context: Context, children: int) -> None:
-        network = self.checker.exit_networks(context, mask_of(node["trap"], self.checker.n))
+        networks = self.side.exit_networks(context, mask_of(node["trap"], self.side.n))
         shown = f"that end with {self._names(node['trap'][-3:])}" if node["trap"] else ""
-        self._trap([(row, network(row["statement"])) for row in node["exits"]], node, shown, forward=True)
+        self._trap(node["exits"], networks, node, shown, forward=True)
 
     def _backward(self, node: Mapping[str, Any], context: Context, children: int) -> None:
-        network = self.checker.entry_networks(context, mask_of(node["trap"], self.checker.n))
+        networks = self.side.entry_networks(context, mask_of(node["trap"], self.side.n))
         shown = f"that begin with {self._names(node['trap'][:3])}" if node["trap"] else ""
-        self._trap([(row, network(row["statement"])) for row in node["entries"]], node, shown, forward=False)
+        self._trap(node["entries"], networks, node, shown, forward=False)
 
     def _trap(
-        self, networks: Sequence[tuple[Mapping[str, Any], Network]], node: Mapping[str, Any], shown: str, *, forward: bool
-    ) -> None:
-        if len(networks) == 1 and self._alone(*networks[0]):
+        self, rows: Sequence[Mapping[str, Any]], networks: Callable[[int], list[Network]], node: Mapping[str, Any], shown: str,
+        *, forward: bool,
+    ) -> None:  # fmt: skip
+        cuts = []  # of each exit the way to overlay it that shows least
+        for row in rows:
+            ways = networks(row["statement"])
+            shows = [(n.value(f, "explain"), n, f) for n, f in zip(ways, self.side.flows_of(ways, row, "explain"))]
+            cuts.append(min(shows, key=lambda cut: cut[0]))
+        if len(cuts) == 1 and self._alone(*cuts[0][1:]):
             return
         end = "beginning" if forward else "end"
         self.say(f"Take the {len(node['trap'])} statements {shown}." if shown else f"Take the very {end}.")
-        self.say(f"The {'first' if forward else 'last'} statement outside that set can only be {self._names_of(networks)}.")
-        self._cheapest(networks, f"born {'before it can run' if forward else 'by then'} and still needed afterwards")
+        exits = [row["statement"] for row in rows]
+        self.say(f"The {'first' if forward else 'last'} statement outside that set can only be {self._one_of(exits)}.")
+        self._cheapest(cuts, f"born {'before it can run' if forward else 'by then'} and still needed afterwards")
 
-    def _alone(self, row: Mapping[str, Any], network: Network) -> bool:
+    def _alone(self, network: Network, flow: object) -> bool:
         """A single statement that reaches the bound with what it touches."""
         v = cast(int, network.statement)
-        if row["flow"] or network.held:
+        if flow or network.held:
             return False
         self.say(f"The statement {self._names([v])} is the floor: whenever it runs, it needs")
-        self._charges(v, [], "")
+        self._charges(v, [], "", network.saved, self._under(network))
         self.say(f"  together {network.constant:,} B")
         return True
 
-    def _cheapest(self, networks: Sequence[tuple[Mapping[str, Any], Network]], why: str) -> None:
-        values = [network.value(row["flow"], "explain") for row, network in networks]
-        i = min(range(len(values)), key=lambda i: (values[i], i))
-        row, network = networks[i]
+    def _cheapest(self, cuts: Sequence[tuple[int, Network, Any]], why: str) -> None:
+        value, network, flow = min(cuts, key=lambda cut: cut[0])
         v = cast(int, network.statement)
         word = (
             "It needs"
-            if len(networks) == 1
-            else f"Each needs at least {values[i]:,} B. The least is shown for {self._names([v])}:"
+            if len(cuts) == 1
+            else f"Each needs at least {value:,} B. The least is shown for {self._names([v])}:"
         )
         self.say(word)
-        self._charges(v, network.held, why)
-        paths = _paths(row["flow"])
+        self._charges(v, network.held, why, network.saved, self._under(network))
+        paths = _paths(flow)
         if paths:
             self.say("  of each line one is live (what frees one has brought the next):")
-            for buffers, amount in sorted(paths.items(), key=lambda item: (-item[1], item[0]))[:MANY]:
-                self.say(f"    {amount:,} B of {' or '.join(self._buffer(b) for b in buffers)}")
+            for nodes, amount in sorted(paths.items(), key=lambda item: (-item[1], item[0]))[:MANY]:
+                self.say(f"    {amount:,} B of {' or '.join(self._live(b, network) for b in nodes)}")
             left = len(paths) - MANY
             if left > 0:
                 rest = sum(sorted(paths.values(), reverse=True)[MANY:])
                 self.say(f"    {rest:,} B in {left} more lines")
-        self.say(f"  together {values[i]:,} B, and the bound is {self.bound:,} B")
+        self.say(f"  together {value:,} B, and the bound is {self.bound:,} B")
 
     # words
 
-    def _charges(self, v: int, held: Sequence[int], why: str) -> None:
-        program = self.checker.program
-        if self.checker.workspaces[v]:
-            self.say(f"  {self.checker.workspaces[v]:,} B of workspace")
+    def _charges(self, v: int, held: Sequence[int], why: str, saved: int, under: str = "a dying input") -> None:
+        program = self.side.program
+        if self.side.workspaces[v]:
+            self.say(f"  {self.side.workspaces[v]:,} B of workspace")
         for buffers, what in ((program.touched[v], "that it touches"), (held, why)):
             total = sum(program.buffers[b].size for b in buffers)
             if total:
                 self.say(f"  {total:,} B {what}: {self._buffers(buffers)}")
+        if saved:
+            self.say(f"  less {saved:,} B that its output shares with {under}")
+
+    def _under(self, network: Network) -> str:
+        """What the output of an overlay lies on."""
+        return "" if network.overlaid is None else self._buffer(network.overlaid.buffer)
+
+    def _live(self, b: int, network: Network) -> str:
+        """A node of a path: a buffer, or the input of an overlay, which then does not die."""
+        return self._buffer(b) if b >= 0 else f"{self._under(network)}, if it lives on"
 
     def _buffer(self, b: int) -> str:
-        buffer = self.checker.program.buffers[b]
+        buffer = self.side.program.buffers[b]
         return f"{self.show(buffer.name)} ({buffer.size:,} B)"
 
     def _buffers(self, buffers: Iterable[int]) -> str:
-        size = {b: self.checker.program.buffers[b].size for b in buffers}
+        size = {b: self.side.program.buffers[b].size for b in buffers}
         ranked = sorted((b for b in size if size[b]), key=lambda b: (-size[b], b))
         shown = ", ".join(self._buffer(b) for b in ranked[:MANY])
         if len(ranked) > MANY:
@@ -244,12 +270,9 @@ class _Story:
         return shown
 
     def _names(self, statements: Sequence[int], many: int = MANY) -> str:
-        program = self.checker.program
+        program = self.side.program
         shown = ", ".join(repr(self.show(program.statements[v].name)) for v in statements[:many])
         return shown + (f" and {len(statements) - many} more" if len(statements) > many else "")
-
-    def _names_of(self, networks: Sequence[tuple[Mapping[str, Any], Network]]) -> str:
-        return self._one_of([cast(int, network.statement) for _, network in networks])
 
     def _one_of(self, statements: Sequence[int]) -> str:
         names = self._names(statements)
@@ -257,7 +280,10 @@ class _Story:
 
 
 def _paths(flow: Sequence[Sequence[Any]]) -> dict[tuple[int, ...], int]:
-    """A conserved flow as paths from source to sink: the buffers on each, and the bytes it carries; circles cancelled."""
+    """A conserved flow as paths from source to sink: the buffers on each, and the bytes it carries; circles cancelled.
+
+    The node "g" of an overlay is listed as -1.
+    """
     left: dict[Node, dict[Node, int]] = {}
     for tail, head, amount in flow:
         left.setdefault(tail, {})[head] = amount
@@ -280,7 +306,8 @@ def _paths(flow: Sequence[Sequence[Any]]) -> dict[tuple[int, ...], int]:
             path.append(head)
         if path[-1] == "t":
             amount = _take(left, path)
-            result[tuple(buffer_of(x) or 0 for x in path if isinstance(x, str) and x[0] == "b")] += amount
+            nodes = (-1 if x == "g" else buffer_of(x) or 0 for x in path if isinstance(x, str) and x[0] in "bg")
+            result[tuple(nodes)] += amount
     return dict(result)
 
 

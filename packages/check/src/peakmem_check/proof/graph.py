@@ -6,9 +6,9 @@ Part of `peakmem_check.proof.check`; like it, knows the program model and nothin
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from peakmem_check.model.errors import Refused
 from peakmem_check.model.program import Buffer, Program, Statement
@@ -22,14 +22,17 @@ _TABLE = 8192  # up to so many statements closures are tabulated; above, the pro
 class Dag:
     """The program's dependences and added precedences. Everything is computed when first asked for.
 
-    Sets of statements are bit masks (Python integers).
+    Sets of statements are bit masks (Python integers). ``members`` are the statements of the part that `restricted` made the
+    program of; all if not given.
     """
 
-    def __init__(self, program: Program, arcs: frozenset[tuple[int, int]] = frozenset()) -> None:
+    def __init__(
+        self, program: Program, arcs: frozenset[tuple[int, int]] = frozenset(), members: int | None = None
+    ) -> None:
         self.program = program
         self.arcs = arcs
         self.n = len(program)
-        self.everything = (1 << self.n) - 1
+        self.everything = (1 << self.n) - 1 if members is None else members
         self._searched: dict[tuple[bool, int], int] = {}
         self._births: dict[int, tuple[int, ...]] = {}
 
@@ -122,7 +125,8 @@ def mirror(program: Program) -> Program:
 
     Statement i becomes n - 1 - i, dependences turn round, every touch is a write, what is resident at entry becomes
     pinned and what is pinned becomes resident at entry. An order and its reversal have the same memory at every step,
-    so both programs have the same least peak. Bodies are left out: their peaks are workspace.
+    so both programs have the same least peak. Bodies are left out: their peaks are workspace. Overlays are left out too, since the
+    mirror image of one is none: see `Overlaid`.
     """
     top = len(program) - 1
     buffers = tuple(
@@ -145,8 +149,31 @@ def mirror(program: Program) -> Program:
     return Program(buffers, statements)
 
 
-def mask_of(statements: Iterable[int], n: int) -> int:
-    """Bit mask of a set of statements."""
+def restricted(program: Program, members: int, buffers: Container[int]) -> Program:
+    """The program of some statements and buffers alone, which keep their ids; bodies and overlays are left out.
+
+    The places of the others are filled with statements that touch nothing and with constants. Nothing but pinned inputs may
+    connect the statements to the others. O(program).
+    """
+    return Program(
+        tuple(
+            b if i in buffers or b.kind == "constant" else Buffer(b.name, 0, "constant", False)
+            for i, b in enumerate(program.buffers)
+        ),
+        tuple(
+            Statement(s.name, reads=s.reads, writes=s.writes, dependences=s.dependences) if taken == "1" else Statement(s.name)
+            for s, taken in zip(program.statements, bits_of(members, len(program)))
+        ),
+    )
+
+
+def mask_of(statements: Collection[int], n: int) -> int:
+    """Bit mask of a set of statements. O(n), whatever their number; O(n / 64) for each if they are few."""
+    if len(statements) < 16:
+        mask = 0
+        for v in statements:
+            mask |= 1 << v
+        return mask
     digits = bytearray(b"0") * (n + 1)
     for v in statements:
         digits[n - v] = 49
@@ -156,6 +183,11 @@ def mask_of(statements: Iterable[int], n: int) -> int:
 def bits_of(mask: int, n: int) -> str:
     """``"1"`` at the place of every member."""
     return format(mask, f"0{n}b")[::-1]
+
+
+def _holds(ascending: Sequence[int], v: int) -> bool:
+    i = bisect_left(ascending, v)
+    return i < len(ascending) and ascending[i] == v
 
 
 def _closure(order: Iterable[int], step: Sequence[Sequence[int]]) -> list[int]:
@@ -187,33 +219,67 @@ class Candidates(frozenset[int]):
         return self
 
 
+class Overlaid(NamedTuple):
+    """One way to overlay the statement of a cut.
+
+    Attributes
+    ----------
+    buffer : int
+        The input that the output lies on.
+    gain : int
+        Bytes saved unless a toucher in the way keeps the input: one that is still to run, or in the mirror image one that
+        has run.
+    touchers : int
+        Those touchers, as a mask: all but the statement itself.
+    mirrored : bool
+    """
+
+    buffer: int
+    gain: int
+    touchers: int
+    mirrored: bool
+
+
 class Network:
     """The network of cut(v | L, U), or of the least rest on [L, U] where ``statement`` is None.
 
     ``inside`` is L, ``outside`` everything not in U (v among it), as masks; ``candidates`` contains every buffer that
-    the constant may hold.
+    the constant may hold; ``overlaid`` is the way to overlay v that the cut is for, None where it has no overlay. Buffers that are
+    ``foreign`` count nowhere.
     """
 
     def __init__(
         self,
         dag: Dag,
-        toucher_masks: Callable[[int], int],
         statement: int | None,
         workspace: int,
         inside: int,
         outside: int,
         candidates: Candidates,
+        overlaid: Overlaid | None = None,
+        foreign: Container[int] = (),
     ) -> None:
-        self.dag, self.toucher_masks, self.statement, self.workspace = dag, toucher_masks, statement, workspace
+        self.dag, self.statement, self.workspace = dag, statement, workspace
         self.inside, self.outside, self.candidates = inside, outside, candidates
+        self.overlaid, self.foreign = overlaid, foreign
         self.touched = frozenset(() if statement is None else dag.program.touched[statement])
 
     def born_before(self, b: int) -> bool:
         """Resident from entry or born in L. L is a down-set, so a birth is in L if any toucher is."""
-        return self.dag.program.buffers[b].kind == "input" or bool(self.toucher_masks(b) & self.inside)
+        program = self.dag.program
+        return program.buffers[b].kind == "input" or "1" in map(self._is_inside, program.touchers[b])
 
     def kept_after(self, b: int) -> bool:
-        return self.dag.program.buffers[b].pinned or bool(self.toucher_masks(b) & self.outside)
+        program = self.dag.program
+        return program.buffers[b].pinned or "1" in map(self._is_outside, program.touchers[b])
+
+    @cached_property
+    def _is_inside(self) -> Callable[[int], str]:
+        return bits_of(self.inside, self.dag.n).__getitem__
+
+    @cached_property
+    def _is_outside(self) -> Callable[[int], str]:
+        return bits_of(self.outside, self.dag.n).__getitem__
 
     @cached_property
     def held(self) -> list[int]:
@@ -233,10 +299,23 @@ class Network:
             for b in self.touched
             if not (b in self.candidates and self.born_before(b) and self.kept_after(b))
         )
-        return self.workspace + sums[key] + own
+        return self.workspace + sums[key] + own - self.saved
+
+    @property
+    def saved(self) -> int:
+        """What the overlay saves before anything is decided: all, unless a toucher in L keeps the input in the mirror image."""
+        way = self.overlaid
+        return 0 if way is None or self._never(way) else way.gain
+
+    def _never(self, way: Overlaid) -> bool:
+        return way.mirrored and bool(way.touchers & self.inside)
 
     def undecided(self, v: int) -> bool:
-        return not ((self.inside | self.outside) >> v) & 1
+        return self._undecided[v] == "1"
+
+    @cached_property
+    def _undecided(self) -> str:
+        return bits_of(self.dag.everything & ~(self.inside | self.outside), self.dag.n)
 
     def capacity(self, tail: Node, head: Node) -> int | None:
         """Capacity of an arc, None for unlimited; ValueError with the reason where the network has no such arc."""
@@ -245,18 +324,21 @@ class Network:
             if isinstance(node, int):
                 if not 0 <= node < self.dag.n or not self.undecided(node):
                     raise ValueError(f"{show(node)} is no undecided statement")
+            elif node == "g":
+                if self.overlaid is None or self._never(self.overlaid):
+                    raise ValueError("'g' is no node")
             elif node not in ("s", "t"):
                 b = buffer_of(node)
-                if b is None or b >= len(program.buffers) or program.buffers[b].kind == "constant":
+                if b is None or b >= len(program.buffers) or program.buffers[b].kind == "constant" or b in self.foreign:
                     raise ValueError(f"{show(node)} is no node")
                 if b in self.touched:
                     raise ValueError(f"the statement itself touches buffer {b}")
                 if self.born_before(b) and self.kept_after(b):
                     raise ValueError(f"buffer {b} is resident at every state and counted in the constant")
+        if self.overlaid is not None and "g" in (tail, head):
+            return self._overlaid_capacity(self.overlaid, tail, head)
         if isinstance(tail, int) and isinstance(head, int):
-            before = self.dag.predecessors[tail]
-            i = bisect_left(before, head)
-            if i < len(before) and before[i] == head:
+            if _holds(self.dag.predecessors[tail], head):
                 return None
         elif isinstance(head, str) and head not in ("s", "t"):
             b = buffer_of(head) or 0
@@ -273,7 +355,19 @@ class Network:
             b = buffer_of(tail) or 0
             if head == "t" and self.kept_after(b):
                 return None
-            if isinstance(head, int) and (self.toucher_masks(b) >> head) & 1:
+            if isinstance(head, int) and _holds(program.touchers[b], head):
+                return None
+        raise ValueError("the network has no such arc")
+
+    def _overlaid_capacity(self, way: Overlaid, tail: Node, head: Node) -> int | None:
+        """Capacity of an arc at the node "g"."""
+        if (tail, head) == (("g", "t") if way.mirrored else ("s", "g")):
+            return way.gain
+        end = tail if way.mirrored else head
+        if (tail, head) == ((end, "g") if way.mirrored else ("g", end)):
+            if isinstance(end, int) and (way.touchers >> end) & 1:
+                return None
+            if end == "t" and way.touchers & self.outside:
                 return None
         raise ValueError("the network has no such arc")
 

@@ -30,11 +30,12 @@ def command(
         ordering = peakmem.certify(source, time_limit=limit(time_limit), progress=progress)
         headline, figures, seen = ("", {}, ()) if no_measure else source.observe(progress=progress)
     costs = cost_report(program)
-    known = words.proof(line.peak, ordering.lower_bound, certified=ordering.certificate is not None)
+    about = {"certified": ordering.certificate is not None, "overlays": program.has_overlays}
+    known = words.proof(line.peak, ordering.lower_bound, **about)
     if ordering.peak < line.peak:
         instead = "" if source.quantity == "live_peak" else f" instead of {human(line.peak)}"
         known = f"an order with a live_peak of {human(ordering.peak)}{instead} exists, " + words.proof(
-            ordering.peak, ordering.lower_bound, certified=ordering.certificate is not None
+            ordering.peak, ordering.lower_bound, **about
         )
     if not source.bounded:
         known = "nothing is known about the least; the live_peak is " + known
@@ -63,12 +64,14 @@ def command(
             "entry_bytes": program.entry_bytes,
             "constant_bytes": sum(b.size for b in program.buffers if b.kind == "constant"),
             "macs": costs.macs,
+            "advice": list(source.advice),
             "notes": [*source.notes, *seen],
             **({source.frontend: figures} if figures else {}),
         }
     )
     screen.answer(f"{headline + '; ' if headline else ''}{source.quantity} {human(source.predicted_bytes)}, predicted for the order given; {known}")
     if screen.talks:
+        screen.lines(source.advice)
         constants = sum(b.size for b in program.buffers if b.kind == "constant")
         counts = ", ".join(
             f"{n} {what}{'' if n == 1 else 's'}" for n, what in ((len(program), "statement"), (len(program.buffers), "buffer"))

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from peakmem_cli.commands import split as bands_of
 from peakmem_cli.commands.recompute import look, save, tell
 from peakmem_cli.common import (
     Budget,
@@ -51,6 +52,10 @@ def command(
     snippet_out: Annotated[
         Path | None, typer.Option("--snippet-out", metavar="FILE", help="Write that source text here.")
     ] = None,
+    c_array: Annotated[
+        Path | None,
+        typer.Option("--c-array", metavar="FILE", help="Write the artifact as an aligned C array here too, where the frontend can: .cc or .c."),
+    ] = None,
     report: Page = None,
     recompute: Annotated[
         bool,
@@ -60,6 +65,10 @@ def command(
     max_extra_macs: MaxExtraMacs = None,
     cap: Cap = 2,
     threshold: Threshold = None,
+    split: Annotated[
+        str | None,
+        typer.Option("--split", metavar="P%", help="Also run operators in bands, for at most so many more MACs, as `peakmem split` does."),
+    ] = None,
     force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -81,10 +90,25 @@ def command(
     if wanted.given and not recompute:
         raise UsageError("--target-peak, --max-extra-macs, --cap and --threshold need --recompute")
     screen = Screen(as_json=json, quiet=quiet)
-    if recompute:
-        if certificate_out is not None or snippet or snippet_out is not None or require_optimal or budget is not None or effort is not None:
+    others = [certificate_out, snippet_out, c_array, budget, effort]
+    alone = snippet or require_optimal or any(value is not None for value in others)
+    if split is not None:
+        if recompute or alone:
             raise UsageError(
-                "--recompute: goes with none of --certificate-out, --snippet, --snippet-out, --require-optimal, --budget and --effort; "
+                "--split: goes with none of --recompute, --certificate-out, --snippet, --snippet-out, --c-array, --require-optimal, "
+                "--budget and --effort; `peakmem optimize` of the file that it writes takes them"
+            )
+        check_outputs(model, output, report, force=force)
+        bands = bands_of.look(model, options, frontend, time_limit, no_measure, screen, max_extra_macs=split)
+        saved = bands_of.save(bands, output, force=force)
+        if report is not None:
+            write_page(bands, report, [], settings=named(options, time_limit, no_measure) | {"--split": split}, source=model, force=force)
+        screen.document(bands.to_json(output=saved))
+        return bands_of.tell(bands, screen, output, {output: saved is not None, report: True})
+    if recompute:
+        if alone:
+            raise UsageError(
+                "--recompute: goes with none of --certificate-out, --snippet, --snippet-out, --c-array, --require-optimal, --budget and --effort; "
                 "a plan is exact for its base order, never certified optimal"
             )
         if output is not None and target_peak is None and max_extra_macs is None:
@@ -99,12 +123,14 @@ def command(
             write_page(found, report, [], settings=settings, source=model, force=force)
         screen.document(result_document(found, output=written))
         return tell(found, wanted, screen, output, {output: written is not None, report: True})
-    check_outputs(model, output, certificate_out, snippet_out, report, force=force)
+    check_outputs(model, output, certificate_out, snippet_out, c_array, report, force=force)
     measure = measuring(no_measure, frontend, options)
     source = peakmem.load(model, frontend=frontend, **options)
     wants_text = snippet or snippet_out is not None
     if wants_text and type(source).snippet is peakmem.Model.snippet:
         raise UsageError(f"--snippet: frontend {source.frontend!r} has no snippet to print")
+    if c_array is not None and type(source).c_array is peakmem.Model.c_array:
+        raise UsageError(f"--c-array: frontend {source.frontend!r} writes no C array")
     with screen.progress() as progress:
         result = peakmem.optimize(source, time_limit=limit(time_limit), effort=effort, measure=measure, progress=progress)
     screen.result_is_there()
@@ -118,6 +144,9 @@ def command(
     text = result.model.snippet() if wants_text and not failures else None
     if snippet_out is not None and text is not None:
         write_atomically(snippet_out, text.encode(), source=model, force=force)
+    if c_array is not None and not failures:
+        array = result.model.c_array(c_array.stem, language="c" if c_array.suffix == ".c" else "c++")
+        write_atomically(c_array, array.encode(), source=model, force=force)
 
     if report is not None:
         write_page(result, report, [], settings=named(options, time_limit, no_measure), source=model, force=force)
@@ -132,8 +161,8 @@ def command(
     if text is not None:
         document["snippet"] = text
     screen.document(document)
-    alone = quiet and snippet and text is not None
-    if not alone:
+    only_text = quiet and snippet and text is not None
+    if not only_text:
         screen.answer(words.answer(result))
     if screen.talks:
         screen.lines(words.details(result))
@@ -148,7 +177,7 @@ def command(
             screen.line(f"wrote {saved}")
         elif output is None:
             screen.line("nothing written; give -o OUT")
-        outputs = ((certificate_out, result.certificate is not None), (snippet_out, text is not None), (report, True))
+        outputs = ((certificate_out, result.certificate is not None), (snippet_out, text is not None), (c_array, not failures), (report, True))
         for path, there in outputs:
             if path is not None and there:
                 screen.line(f"wrote {path}")
@@ -156,7 +185,7 @@ def command(
         screen.source_text(text)
 
     if failures:
-        unwritten = output is not None or snippet_out is not None
+        unwritten = any(path is not None for path in (output, snippet_out, c_array))
         return screen.verdict(Refused("; ".join(failures) + (f"; nothing {'else ' if report else ''}written" if unwritten else "")))
     if budget is not None and reached > budget:
         return screen.verdict(Refused(f"over budget: {source.quantity} {human(reached)} is more than {human(budget)}"))

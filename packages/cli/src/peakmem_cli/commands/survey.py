@@ -73,12 +73,12 @@ class Row:
 
     @property
     def known(self) -> str:
-        from peakmem.report.words import percent
+        from peakmem.report.words import optimal, percent
 
         if self.result is None:
             return ""
         if self.optimal:
-            return "certified optimal"
+            return optimal(self.result.get("overlays", False))
         bound = self.result["realized_bound"]
         if bound is None or bound > self.after:
             return "best found"

@@ -9,7 +9,7 @@ to share their first byte, groups can be kept contiguous, and `spread` serves se
 
 from peakmem.arena.greedy import first_fit, greedy_by_size, greedy_portfolio
 from peakmem.arena.items import Item, Placement, check_placement, least_extent, liveness_peak, sharing
-from peakmem.arena.lifetimes import lifetimes
+from peakmem.arena.lifetimes import lifetimes, may_share
 from peakmem.arena.memories import Spread, spread
 from peakmem.arena.plan import plan
 from peakmem.arena.solver import least_offsets
@@ -17,6 +17,6 @@ from peakmem.arena.table import Table, read_table, write_table
 
 __all__ = [
     "Item", "Placement", "Spread", "Table", "check_placement", "first_fit", "greedy_by_size", "greedy_portfolio",
-    "least_extent", "least_offsets", "lifetimes", "liveness_peak", "plan", "read_table", "sharing", "spread",
+    "least_extent", "least_offsets", "lifetimes", "liveness_peak", "may_share", "plan", "read_table", "sharing", "spread",
     "write_table",
 ]  # fmt: skip

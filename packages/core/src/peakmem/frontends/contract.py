@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from peakmem.frontends.splitting import Split, Splittable
 from peakmem.model import Program, Refused, Schedule, UsageError
 from peakmem.ordering import Ordering
 from peakmem.system.progress import Progress
@@ -156,6 +157,32 @@ class Structure:
     difference: str = ""
 
 
+@dataclass(frozen=True)
+class SharedArena:
+    """Several artifacts on one arena; see `Model.share`.
+
+    Attributes
+    ----------
+    answer : str
+        The first line, for people.
+    lines, notes : tuple of str
+        Sentences under it.
+    document : dict
+        All figures, JSON-ready.
+    source : str
+        Source text that shares the arena.
+    failures : tuple of str
+        Sentences: where a measurement is not what was predicted.
+    """
+
+    answer: str
+    lines: tuple[str, ...]
+    notes: tuple[str, ...]
+    document: dict[str, Any]
+    source: str
+    failures: tuple[str, ...] = ()
+
+
 class Model(ABC):
     """An artifact and its program."""
 
@@ -197,6 +224,11 @@ class Model(ABC):
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences about the artifact a reader must know."""
+        return ()
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """Sentences that stand right under the answer, before any other: what a person copies from it."""
         return ()
 
     @property
@@ -267,6 +299,14 @@ class Model(ABC):
             When the runtime cannot execute the artifact.
         """
 
+    def verify_within(self, other: Model, seconds: float | None, *, progress: Progress | None = None) -> Verification:
+        """`verify` in about so many seconds (None: however long it takes), for a frontend that can end a run.
+
+        It compares less where the time runs out, and says so. Not overridden, it takes what it takes.
+        """
+        del seconds
+        return self.verify(other, progress=progress)
+
     def observe(self, *, progress: Progress | None = None) -> tuple[str, dict[str, Any], tuple[str, ...]]:
         """Run this artifact as it is run today, for ``inspect``.
 
@@ -280,6 +320,20 @@ class Model(ABC):
             Sentences; where nothing could be run, why.
         """
         return "", {}, ()
+
+    def splittable(self) -> Splittable:
+        """What splitting must know of this artifact.
+
+        Raises
+        ------
+        Refused
+            Where the frontend has no maps of rows, or this very artifact cannot be split.
+        """
+        raise Refused(f"the frontend {self.frontend!r} cannot split its artifacts into bands yet; see peakmem recompute")
+
+    def apply_split(self, split: Split) -> Self:
+        """The artifact split, in the given order of ``split.program``; checked statically before it is returned."""
+        raise Refused(f"the frontend {self.frontend!r} cannot split its artifacts into bands yet")
 
     def extras(self, other: Model, verification: Verification | None) -> dict[str, Any]:
         """What the frontend adds to the result under its own name, JSON-ready."""
@@ -295,6 +349,25 @@ class Model(ABC):
 
     def snippet(self) -> str:
         """Source text for the device or the program that loads the artifact; empty unless a frontend has such a text."""
+        return ""
+
+
+    def share(self, others: Sequence[Model], *, measure: bool = True, progress: Progress | None = None) -> SharedArena:
+        """One arena for this artifact and ``others``, which run one at a time.
+
+        Raises
+        ------
+        UsageError
+            From `same_kind`, and where the frontend's runtime shares no arena.
+        """
+        del others, measure, progress
+        raise UsageError(f"frontend {self.frontend!r} knows no arena that several models share")
+
+    def c_array(self, name: str, *, language: Literal["c", "c++"] = "c++") -> str:
+        """Source text that holds the artifact's bytes as an aligned array and their number; empty unless a frontend has it.
+
+        ``name`` is any text; the array has it as far as the language allows.
+        """
         return ""
 
 

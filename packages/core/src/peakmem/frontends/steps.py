@@ -12,6 +12,9 @@ from peakmem.model import RuntimeFailed, RuntimeMissing
 from peakmem.ordering import Ordering, order_program
 from peakmem.system.progress import Progress
 
+LEAST = 20.0
+"""Seconds that measuring gets, however long ordering and planning took."""
+
 Wanted = bool | Literal["required"]
 """Whether to run; with ``"required"`` it is an error where that cannot be done."""
 
@@ -33,8 +36,12 @@ class Measurement:
     seconds: float = 0.0
 
 
-def run_both(model: Model, other: Model, *, wanted: Wanted = True, progress: Progress | None = None) -> Measurement:
+def run_both(
+    model: Model, other: Model, *, wanted: Wanted = True, deadline: float | None = None, progress: Progress | None = None
+) -> Measurement:
     """Run both on the real runtime and compare.
+
+    ``deadline`` is a `time.monotonic` value; it is kept where the frontend can end a run, but `LEAST` seconds there always are.
 
     Ctrl-C ends the running, not the caller: what was found before is still worth printing.
 
@@ -46,8 +53,9 @@ def run_both(model: Model, other: Model, *, wanted: Wanted = True, progress: Pro
     if not wanted:
         return Measurement()
     begin = time.monotonic()
+    seconds = None if deadline is None else max(LEAST, deadline - begin)
     try:
-        return Measurement(model.verify(other, progress=progress), "", time.monotonic() - begin)
+        return Measurement(model.verify_within(other, seconds, progress=progress), "", time.monotonic() - begin)
     except (RuntimeMissing, RuntimeFailed) as error:
         if wanted == "required":
             raise

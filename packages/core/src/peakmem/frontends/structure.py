@@ -122,22 +122,41 @@ def value_numbers(part: Part) -> dict[str, str]:
     return _number(part, {}).values
 
 
-def _number(part: Part, around: Mapping[str, str]) -> _Numbered:
-    now = {**around, **{name: _hash("given", what) for name, what in part.given.items()}}
-    result = _Numbered()
-    for step in part.steps:
-        read = tuple(now.get(name, f"absent {name}") for name in step.reads)
-        inner = [_number(body, now).summary() for body in step.bodies]
+class Numbering:
+    """The numbers of a part's values, step by step.
+
+    Attributes
+    ----------
+    now : dict of str to str
+        Name of a value -> its number at the moment.
+    """
+
+    def __init__(self, given: Mapping[str, str], around: Mapping[str, str] | None = None) -> None:
+        self.now = {**(around or {}), **{name: _hash("given", what) for name, what in given.items()}}
+
+    def value(self, name: str) -> str:
+        """The number of a value; of one that nothing gave, its name."""
+        return self.now.get(name, f"absent {name}")
+
+    def run(self, step: Step) -> tuple[str, tuple[str, ...]]:
+        """The number of the next step, and those of what it reads."""
+        read = tuple(map(self.value, step.reads))
+        inner = [_number(body, self.now).summary() for body in step.bodies]
         number = _hash(step.what, "reads", *read, "bodies", *inner)
+        self.now.update((name, _hash(number, str(k))) for k, name in enumerate(step.writes) if name)
+        return number, read
+
+
+def _number(part: Part, around: Mapping[str, str]) -> _Numbered:
+    values = Numbering(part.given, around)
+    result = _Numbered(values=values.now)
+    for step in part.steps:
+        number, read = values.run(step)
         for token in step.effects:
             result.effects[token].append(number)
-        for k, name in enumerate(step.writes):
-            if name:
-                now[name] = _hash(number, str(k))
         result.steps.append(number)
         result.read.append(read)
-    result.values = now
-    result.outputs = tuple(now.get(name, f"absent {name}") for name in part.outputs)
+    result.outputs = tuple(map(values.value, part.outputs))
     return result
 
 

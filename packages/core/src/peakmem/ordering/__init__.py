@@ -87,7 +87,7 @@ def order_program(
     """
     from peakmem.ordering.meter import Meter
     from peakmem.ordering.problem import problem_of
-    from peakmem.proof import SCHEMA, Certificate
+    from peakmem.proof import Certificate, schema_of
 
     start = time.monotonic()
     meter = Meter(None if time_limit is None else start + time_limit, effort)
@@ -126,7 +126,7 @@ def order_program(
     if "" in proofs:
         certificate = Certificate(
             {
-                "schema": SCHEMA,
+                "schema": schema_of(program, proofs),
                 "program": {"digest": program.digest},
                 "artifact": None,
                 "lower_bound": bound,
@@ -176,7 +176,10 @@ def _largest_statement(program: Program) -> int:
     """Bytes of the statement that touches most: no order needs less. Bodies are left out. O(touches)."""
     sizes = [b.size for b in program.buffers]
     return max(
-        (s.workspace + sum(sizes[b] for b in touched) for s, touched in zip(program.statements, program.touched)),
+        (
+            s.workspace + sum(sizes[b] for b in touched) - max((gain for _, gain in gains), default=0)
+            for s, touched, gains in zip(program.statements, program.touched, program.gains)
+        ),
         default=program.entry_bytes,
     )
 

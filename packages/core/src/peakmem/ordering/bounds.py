@@ -93,7 +93,7 @@ class Pricer:
             own = frozenset(self.problem.touched[v])
             best = self._here(v, own)
             if best > enough and self.rules.absorption:
-                self._absorb(own, trap)
+                self._absorb(v, own, trap)
                 best = self._here(v, own)
             done = state.path[self.start :]
             if best <= enough:
@@ -115,22 +115,26 @@ class Pricer:
         for b in own:
             if not (state.born[b] and state.remaining[b]):
                 total += size[b]
-        return total
+        return total - state.saved(v) if self.problem.gains[v] else total
 
-    def _absorb(self, own: frozenset[int], trap: bytearray) -> None:
+    def _absorb(self, v: int, own: frozenset[int], trap: bytearray) -> None:
         """Run statements of the trap that do not enlarge what v will find.
 
         Without the buffers of v, ``rest`` is submodular: what costs nothing now costs nothing at any larger state, so
-        some cheapest state contains it.
+        some cheapest state contains it. So it is with each way to overlay v: what runs before v brings the death of its input
+        nearer; in the mirror image it may be what keeps the input, which then costs what was saved.
         """
         state, size, touched = self.state, self.problem.size, self.problem.touched
         succs = self.problem.succs
+        keeps = dict(self.problem.gains[v]) if self.problem.mirrored else {}
         todo = [u for u in state.ready if trap[u]]
         while todo:
             later = []
             moved = False
             for u in todo:
                 change = 0
+                if keeps:
+                    change = max((keeps[b] for b in touched[u] if b in keeps and not state.born[b]), default=0)
                 for b in touched[u]:
                     if b not in own:
                         if not state.born[b]:

@@ -62,22 +62,8 @@ def components(problem: Problem) -> tuple[list[Component], int]:
         return [], 0
     result = []
     for members in groups.values():
-        local = {v: i for i, v in enumerate(members)}
         used = sorted({b for v in members for b in problem.touched[v] if not constant[b]})
-        index = {b: i for i, b in enumerate(used)}
-        part = Problem(
-            preds=[tuple(local[u] for u in problem.preds[v]) for v in members],
-            succs=[tuple(local[w] for w in problem.succs[v]) for v in members],
-            touched=[tuple(index[b] for b in problem.touched[v] if not constant[b]) for v in members],
-            touchers=[tuple(local[t] for t in problem.touchers[b]) for b in used],
-            size=[problem.size[b] for b in used],
-            entry=[problem.entry[b] for b in used],
-            pinned=[problem.pinned[b] for b in used],
-            workspace=[problem.workspace[v] for v in members],
-            base=0,
-            names=members,
-            buffer_names=used,
-        )
+        part = problem.among(members, used, 0)
         births = births_of(part)
         result.append(Component(part, births, least_rest(part, births)))
     return result, problem.base + sum(size for size, fixed in zip(problem.size, constant) if fixed)
@@ -212,6 +198,7 @@ def _renumbered(problem: Problem, order: Sequence[int]) -> Problem:
         touchers=[tuple(sorted(new[t] for t in row)) for row in problem.touchers],
         workspace=[problem.workspace[v] for v in order],
         names=[problem.names[v] for v in order],
+        gains=[problem.gains[v] for v in order],
     )
 
 
@@ -237,7 +224,8 @@ class Lift:
         self.others = [v for v in range(len(union)) if v not in self.own]
 
     def lifted(self, evidence: Evidence) -> tuple[bool, int, dict[str, Any]] | None:
-        """Mirrored or not, the bound, and the fields of the union's evidence; None for what needs an exhausted search.
+        """Mirrored or not, the bound, and the fields of the union's evidence; None for what needs an exhausted search or is
+        itself the proof of a component.
 
         Where safe steps come first and the others hold too much to allow them, the trap is priced without them.
         """

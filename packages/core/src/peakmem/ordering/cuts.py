@@ -6,11 +6,17 @@ unlimited arc to each of its predecessors, and for each buffer a node entered wi
 left by unlimited arcs to its touchers. ``L`` merges into the source and everything outside ``U`` into the sink, so a cut
 sees undecided statements only. Values are 64-bit integers; "unlimited" is the total of all bytes plus one, since larger
 numbers on parallel arcs overflow the solver.
+
+Where v has an overlay there is one cut for each input that its output may lie on, and the least of them counts: which input is
+used is decided at the step itself and changes nothing later. The bytes saved are taken off, and one more node gives them back
+where the input does not die with v: it is entered from the source with that capacity and left by unlimited arcs to the other
+touchers of the input; in the mirror image, where one of these having run is what keeps it, it is entered from them and left to
+the sink.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -39,14 +45,17 @@ class Cut:
     chosen : tuple of int
         The undecided statements of a cheapest state, ascending; the state is ``L`` and these. It is the one with the
         fewest statements.
-    flow : list of (node, node, int) or None
-        Witness on request; nodes as in `peakmem.certificate` with this problem's ids: ``"s"``, ``"t"``, statement ids,
-        ``("b", buffer)``, ``("j", buffer)``.
+    flows : tuple of list of (node, node, int)
+        Witness on request; nodes as in `peakmem.certificate` with this problem's ids: ``"s"``, ``"t"``, ``"g"``, statement ids,
+        ``("b", buffer)``, ``("j", buffer)``. One flow, or one for each input of the overlay.
     """
 
     value: int
     chosen: tuple[int, ...]
-    flow: list[tuple[Any, Any, int]] | None = None
+    flows: tuple[Flow, ...] = ()
+
+
+Flow = list[tuple[Any, Any, int]]
 
 
 def cheapest_state(
@@ -74,9 +83,38 @@ def cheapest_state(
 
     Notes
     -----
-    One maximum flow (OR-tools push-relabel) on nodes for undecided statements and the buffers they touch. A buffer that
-    no undecided statement touches costs the same at every state.
+    One maximum flow (OR-tools push-relabel) on nodes for undecided statements and the buffers they touch, or one for each way
+    to overlay v. A buffer that no undecided statement touches costs the same at every state.
     """
+    ways = problem.gains[v] if v is not None else ()
+    if not ways:
+        return _cut(problem, lower, undecided, v, births, want_flow, None)
+    if not want_flow and len(ways) > 1:
+        # Without a witness, ways that can save nothing are looked at only where there is no other.
+        some = set(undecided)
+        ways = tuple(way for way in ways if not _kept(problem, lower, some, way[0])) or ways[:1]
+    cuts = [_cut(problem, lower, undecided, v, births, want_flow, way) for way in ways]
+    best = min(cuts, key=lambda cut: cut.value)
+    return Cut(best.value, best.chosen, tuple(flow for cut in cuts for flow in cut.flows))
+
+
+def _kept(problem: Problem, lower: State, undecided: Container[int], a: int) -> bool:
+    """Whether an input of a statement outlives it at every state (in the mirror image: was there before)."""
+    if problem.mirrored:
+        return lower.born[a] > 0
+    return lower.remaining[a] - 1 > sum(t in undecided for t in problem.touchers[a])
+
+
+def _cut(
+    problem: Problem,
+    lower: State,
+    undecided: Sequence[int],
+    v: int | None,
+    births: Sequence[tuple[int, ...]] | None,
+    want_flow: bool,
+    way: tuple[int, int] | None,
+) -> Cut:
+    """`cheapest_state` for one way to overlay v: an input, and the bytes saved where it dies with v."""
     size, touchers, touched = problem.size, problem.touchers, problem.touched
     born, remaining = lower.born, lower.remaining
     own = frozenset(touched[v]) if v is not None else frozenset()
@@ -144,9 +182,27 @@ def cheapest_state(
                 heads.append(node_of[t])
                 capacities.append(infinity)
     constant += surely
+    if way is not None:
+        a, gain = way
+        others = [t for t in touchers[a] if t in node_of]
+        kept = _kept(problem, lower, node_of, a)
+        constant -= 0 if kept and (problem.mirrored or not want_flow) else gain
+        infinity += gain
+        if problem.mirrored and others and not kept:
+            labels.append("g")
+            tails += [node_of[t] for t in others] + [node]
+            heads += [node] * len(others) + [SINK]
+            capacities += [infinity] * len(others) + [gain]
+        elif not problem.mirrored and (others or kept) and (want_flow or not kept):
+            labels.append("g")
+            ends = [SINK] if kept else [node_of[t] for t in others]
+            tails += [SOURCE] + [node] * len(ends)
+            heads += [node, *ends]
+            capacities += [gain] + [infinity] * len(ends)
+            entered += gain
     if entered == 0:
         # Nothing can flow: staying at L is cheapest.
-        return Cut(constant, (), [] if want_flow else None)
+        return Cut(constant, (), ([],) if want_flow else ())
     for u, i in node_of.items():
         for p in problem.preds[u]:
             if p in node_of:
@@ -155,28 +211,28 @@ def cheapest_state(
                 capacities.append(infinity)
     if SINK not in heads:
         # No buffer is kept at the top, so U itself holds none of them.
-        return Cut(constant, tuple(sorted(node_of)), [] if want_flow else None)
+        return Cut(constant, tuple(sorted(node_of)), ([],) if want_flow else ())
     import numpy as np
 
     # Arrays made here: while the solver's binding converts a list, it takes Ctrl-C for arguments of a wrong type.
-    ends = np.array([tails, heads], dtype=np.int32)
+    both = np.array([tails, heads], dtype=np.int32)
     flow = _solver()()
-    arcs = flow.add_arcs_with_capacity(ends[0], ends[1], np.array(capacities, dtype=np.int64))
+    arcs = flow.add_arcs_with_capacity(both[0], both[1], np.array(capacities, dtype=np.int64))
     if flow.solve(SOURCE, SINK) != flow.OPTIMAL:
         raise ArithmeticError("the maximum-flow solver failed")
     value = constant + flow.optimal_flow()
     side = flow.get_source_side_min_cut()
     first_buffer = len(node_of) + 2
     chosen = tuple(sorted(undecided[i - 2] for i in side if 2 <= i < first_buffer))
-    witness = None
-    if want_flow:
-        amounts = flow.flows(arcs)
-        witness = [
-            (labels[tail], labels[head], int(amount))
-            for tail, head, amount in zip(tails, heads, amounts)
-            if amount
-        ]
-    return Cut(value, chosen, witness)
+    if not want_flow:
+        return Cut(value, chosen)
+    amounts = flow.flows(arcs)
+    witness = [
+        (labels[tail], labels[head], int(amount))
+        for tail, head, amount in zip(tails, heads, amounts)
+        if amount
+    ]
+    return Cut(value, chosen, (witness,))
 
 
 def births_of(problem: Problem) -> list[tuple[int, ...]] | None:

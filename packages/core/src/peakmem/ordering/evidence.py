@@ -24,6 +24,39 @@ class TooLarge(Exception):
 
 
 @dataclass(frozen=True)
+class Beside:
+    """A bound for one component of a problem, to which what the others hold at least is added.
+
+    Attributes
+    ----------
+    union : Problem
+        The whole problem; its components have its ids as their names.
+    component : Problem
+    evidence : Evidence
+        Of the component alone.
+    offset : int
+        What the rest of the union holds at least, bytes.
+    """
+
+    union: Problem
+    component: Problem
+    evidence: Evidence
+    offset: int
+
+    def rest(self) -> tuple[Problem, int]:
+        """The union without the component, called by its ids there, and what of `offset` belongs to it. O(union)."""
+        union = self.union
+        own = frozenset(self.component.names)
+        kept, theirs = [], 0
+        for b, touchers in enumerate(union.touchers):
+            if not touchers or not own.issuperset(touchers):
+                kept.append(b)
+            elif union.entry[b] and union.pinned[b]:
+                theirs += union.size[b]
+        return union.among([v for v in range(len(union)) if v not in own], kept, union.base), self.offset - theirs
+
+
+@dataclass(frozen=True)
 class Evidence:
     """Why no order has a peak below ``level``.
 
@@ -48,6 +81,8 @@ class Evidence:
         A trap from the state after the steps; None if the search from there was exhausted.
     entry : bool
         What is resident at entry is enough.
+    inside : Beside or None
+        The evidence of a component of the program (never mirrored); then the rest is not used.
     """
 
     level: int
@@ -60,20 +95,47 @@ class Evidence:
     steps: tuple[tuple[int, ...], ...] = ()
     trap: Trap | None = None
     entry: bool = False
+    inside: Beside | None = None
 
     @property
     def weight(self) -> tuple[int, int]:
         """Lighter proofs come first: traps before searches, few steps and rounds before many."""
+        if self.inside is not None:
+            return self.inside.evidence.weight
         search = self.trap is None and self.refutation is None and not self.entry
         return 2 * search + (self.refutation is not None or bool(self.rounds)), sum(map(len, self.steps))
 
 
-class Writer:
-    """Writes the nodes of one proof."""
+@dataclass(frozen=True)
+class Ids:
+    """What the certificate calls the statements and buffers of a part that stands beside others.
 
-    def __init__(self, evidence: Evidence, *, node_limit: int = 60_000, meter: Meter | None = None) -> None:
+    Attributes
+    ----------
+    total : int
+        Statements of the program.
+    members : sequence of int
+        Of each statement of the part, in its own order.
+    statements, buffers : sequence of int
+        Of what the part's problems call so in their names.
+    """
+
+    total: int
+    members: Sequence[int]
+    statements: Sequence[int]
+    buffers: Sequence[int]
+
+
+class Writer:
+    """Writes the nodes of one proof; with ``ids`` of the proof of a part."""
+
+    def __init__(
+        self, evidence: Evidence, *, node_limit: int = 60_000, meter: Meter | None = None, ids: Ids | None = None
+    ) -> None:
         self.evidence = evidence
+        self.ids = ids
         self.problem = evidence.problem
+        self.waypoint = self._placed(evidence.waypoint)
         self.node_limit = node_limit
         self.meter = meter or Meter()
         self.nodes: list[dict[str, Any]] = []
@@ -91,15 +153,17 @@ class Writer:
             When a search would need too many nodes or too long.
         """
         evidence = self.evidence
-        if evidence.entry:
+        if evidence.inside is not None:
+            root = self._components(evidence.inside)
+        elif evidence.entry:
             root = self._add({"kind": "entry"})
             self.shown.append(evidence.level)
         elif evidence.refutation is not None:
             root = self._refutation(evidence.refutation)
         else:
             root = self._part()
-            if evidence.waypoint:
-                root = self._add({"kind": "waypoint", "state": list(evidence.waypoint), "then": root})
+            if self.waypoint:
+                root = self._add({"kind": "waypoint", "state": self.waypoint, "then": root})
         root = self._rounds(evidence.rounds, root)
         if evidence.mirrored:
             root = self._add({"kind": "reverse", "then": root})
@@ -121,19 +185,39 @@ class Writer:
 
     def _called(self, problem: Problem) -> list[int]:
         """How the certificate calls the statements of a problem: in the mirror image, i is n - 1 - i."""
+        ids = self.ids
+        names = problem.names if ids is None else [ids.statements[v] for v in problem.names]
         if self.evidence.mirrored:
-            return [self.evidence.total - 1 - v for v in problem.names]
-        return problem.names
+            total = self.evidence.total if ids is None else ids.total
+            return [total - 1 - v for v in names]
+        return names
 
-    def _flow(self, cut: Cut, problem: Problem, names: Sequence[int]) -> list[list[Any]]:
+    def _placed(self, places: Sequence[int]) -> list[int]:
+        """The same for places among all that the evidence is about, which in the mirror image are counted from its end."""
+        ids = self.ids
+        if ids is None:
+            return list(places)
+        if self.evidence.mirrored:
+            return sorted(ids.total - 1 - ids.members[-1 - v] for v in places)
+        return sorted(ids.members[v] for v in places)
+
+    def _buffer(self, name: int) -> int:
+        return name if self.ids is None else self.ids.buffers[name]
+
+    def _row(self, cut: Cut, v: int, problem: Problem, names: Sequence[int]) -> dict[str, Any]:
+        """What shows a cut at a statement: one flow, or one for each way to overlay it."""
+        flows = self._flows(cut, problem, names)
+        return {"flows": flows} if problem.gains[v] else {"flow": flows[0]}
+
+    def _flows(self, cut: Cut, problem: Problem, names: Sequence[int]) -> list[list[list[Any]]]:
         def label(node: Any) -> Any:
             if isinstance(node, str):
                 return node
             if isinstance(node, tuple):
-                return f"{node[0]}{problem.buffer_names[node[1]]}"
+                return f"{node[0]}{self._buffer(problem.buffer_names[node[1]])}"
             return names[node]
 
-        return [[label(a), label(b), amount] for a, b, amount in cut.flow or ()]
+        return [[[label(a), label(b), amount] for a, b, amount in flow] for flow in cut.flows]
 
     # -- nodes
 
@@ -150,7 +234,7 @@ class Writer:
         return self._trap_node(trap, rows)
 
     def _trap_node(self, trap: Trap, rows: list[dict[str, Any]]) -> int:
-        members = sorted([*self.evidence.waypoint, *(self.names[v] for v in trap.members)])
+        members = sorted([*self.waypoint, *(self.names[v] for v in trap.members)])
         return self._add({"kind": "forward", "trap": members, "exits": rows})
 
     def _exits(
@@ -173,7 +257,7 @@ class Writer:
             if cut.value < self.evidence.level:
                 return None
             shown.append(cut.value)
-            rows.append({"statement": names[v], "flow": self._flow(cut, problem, names)})
+            rows.append({"statement": names[v], **self._row(cut, v, problem, names)})
         self.shown += shown
         return rows
 
@@ -196,9 +280,9 @@ class Writer:
                 raise ArithmeticError("a trap lost its level between growing and writing")
             self.meter.spend(len(members))
             self.shown.append(cut.value)
-            rows.append({"statement": names[v], "flow": self._flow(cut, problem, names)})
+            rows.append({"statement": names[v], **self._row(cut, v, problem, names)})
         total, start = self.evidence.total, len(self.evidence.waypoint) + top + 1
-        outside = [*(names[v] for v in members), *range(start, total)]
+        outside = [*(names[v] for v in members), *self._placed(range(start, total))]
         return {"kind": "backward", "trap": sorted(outside), "entries": rows}
 
     def _refutation(self, refutation: Refutation) -> int:
@@ -210,7 +294,7 @@ class Writer:
             rows = self._exits(problem, births_of(problem), [], refutation.trap)
             if rows is None:
                 raise ArithmeticError("a trap lost its level between growing and writing")
-            members = sorted([*self.evidence.waypoint, *(names[v] for v in refutation.trap.members)])
+            members = sorted([*self.waypoint, *(names[v] for v in refutation.trap.members)])
             node = {"kind": "forward", "trap": members, "exits": rows}
         elif refutation.pair is not None:
             first, second = (self._refutation(branch) for branch in refutation.branches)
@@ -219,6 +303,28 @@ class Writer:
         else:
             node = {"kind": "cycle", "statements": [names[v] for v in refutation.cycle]}
         return self._rounds(refutation.rounds, self._add(node))
+
+    def _components(self, inside: Beside) -> int:
+        """The proof of a component, and in front of it what the others hold at least."""
+        union = inside.union
+        called = self._called(union)
+        ids = Ids(
+            self.evidence.total if self.ids is None else self.ids.total,
+            [called[v] for v in inside.component.names],
+            called,
+            [self._buffer(b) for b in union.buffer_names],
+        )
+        writer = Writer(inside.evidence, node_limit=self.node_limit, meter=self.meter, ids=ids)
+        proof = writer.write()
+        self.nodes = writer.nodes
+        self.shown.append(proof["lower_bound"] + inside.offset)
+        rest, least = inside.rest()
+        self.meter.spend(len(union))
+        cut = cheapest_state(rest, State(rest), range(len(rest)), None, births=births_of(rest), want_flow=True)
+        if cut.value != least:
+            raise ArithmeticError("the least rest of the other components is not the sum of theirs")
+        flow = writer._flows(cut, rest, [called[v] for v in rest.names])[0]
+        return self._add({"kind": "components", "statements": sorted(ids.members), "flow": flow, "then": proof["root"]})
 
     def _rounds(self, rounds: Sequence[Round], then: int) -> int:
         for found in reversed(rounds):
@@ -244,7 +350,7 @@ class Writer:
                     "before": names[arc.before],
                     "after": names[arc.after],
                     "at": names[arc.at],
-                    "flow": self._flow(cut, found.problem, names),
+                    **self._row(cut, arc.at, found.problem, names),
                 }
             )
         return rows
@@ -264,7 +370,7 @@ class Writer:
             state.advance(step)
             if cut.value < state.rest:
                 raise ArithmeticError("a jump does not lead to a state of least rest")
-            flows.append(self._flow(cut, self.problem, self.names))
+            flows += self._flows(cut, self.problem, self.names)
         for step, flow in zip(reversed(self.evidence.steps), reversed(flows)):
             path = [self.names[v] for v in step]
             if flow is None:

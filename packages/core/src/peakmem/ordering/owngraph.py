@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush
 from operator import index
 from typing import Any
 
-from peakmem.model import Buffer, InputError, Program, Statement, did_you_mean
+from peakmem.model import Buffer, InputError, Overlay, Program, Statement, did_you_mean
 from peakmem.ordering import Ordering
 from peakmem.proof import CheckedCertificate, explain
 
@@ -68,6 +68,7 @@ class _Row:
     reads: list[Name]
     writes: list[Name]
     workspace: int = 0
+    overlay: tuple[Name, list[Name]] | None = None
 
 
 def program_from_graph(
@@ -77,6 +78,7 @@ def program_from_graph(
     outputs: Iterable[Any] | None = None,
     pinned: Iterable[Any] = (),
     workspace: Mapping[Any, Any] | None = None,
+    overlays: Mapping[Any, Any] | None = None,
 ) -> tuple[Program, tuple[Any, ...]]:
     """The program of a graph, and the names of its statements; see `peakmem.order` for what is taken.
 
@@ -104,6 +106,10 @@ def program_from_graph(
         if name not in rows:
             raise _unknown("workspace", name, rows)
         rows[name].workspace = _natural(bytes_, f"workspace of {name!r}")
+    for name, pair in (overlays or {}).items():
+        if name not in rows:
+            raise _unknown("overlays", name, rows)
+        rows[name].overlay = _overlay(name, pair, rows[name])
     return _program(rows, sizes, outputs, pinned)
 
 
@@ -128,6 +134,19 @@ def _row(name: Name, value: Any) -> _Row:
         except TypeError:
             raise InputError(f"statement {name!r}: {word} must be names that a dict could have, not {_show(names)}") from None
     return _Row(found[0], found[1], _natural(extra, f"workspace of {name!r}"))
+
+
+def _overlay(name: Name, pair: Any, row: _Row) -> tuple[Name, list[Name]]:
+    if not isinstance(pair, Sequence) or isinstance(pair, (str, bytes)) or len(pair) != 2:
+        raise InputError(f"overlays: {name!r} must have a pair of an output and a list of inputs, not {_show(pair)}")
+    output, inputs = pair
+    if isinstance(inputs, (str, bytes)) or not isinstance(inputs, Iterable):
+        raise InputError(f"overlays: the inputs of {name!r} must be a list of names, not {_show(inputs)}")
+    inputs = list(inputs)
+    for word, b, known in (("output", output, row.writes), *(("input", b, row.reads) for b in inputs)):
+        if b not in known:
+            raise InputError(f"overlays: {_show(b)} is no {word} of {name!r}{did_you_mean(str(b), map(str, known))}")
+    return output, inputs
 
 
 def _program(
@@ -183,6 +202,7 @@ def _program(
                 writes=tuple(number[b] for b in row.writes),
                 dependences=tuple(sorted(new[u] for u in needs[v])),
                 workspace=row.workspace,
+                overlay=Overlay(number[row.overlay[0]], tuple(number[b] for b in row.overlay[1])) if row.overlay else None,
             )
         )
     return Program(tuple(buffers), tuple(statements)), tuple(names[v] for v in order)

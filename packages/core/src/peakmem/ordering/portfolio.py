@@ -10,7 +10,7 @@ from peakmem.ordering.bounds import Births, Pricer, Trap, forward_trap, statemen
 from peakmem.ordering.closest import closest
 from peakmem.ordering.components import STEPS, Component, Lift, canonical, components, merged
 from peakmem.ordering.cuts import births_of
-from peakmem.ordering.evidence import Evidence
+from peakmem.ordering.evidence import Beside, Evidence
 from peakmem.ordering.greedy import least_growth, post_order
 from peakmem.ordering.meter import Meter, OutOfTime
 from peakmem.ordering.precedence import propagate
@@ -251,7 +251,8 @@ class Solver:
                 solver.start()
             solver.round(effort)
             lift, tries = None, STEPS
-            for evidence in sorted(solver.evidence, key=lambda e: (-e.level, e.weight)):
+            proofs = sorted(solver.evidence, key=lambda e: (-e.level, e.weight))
+            for evidence in proofs:
                 if evidence.level + offset <= self.bound or not tries or self.meter.out:
                     break
                 tries -= bool(evidence.steps)
@@ -262,6 +263,9 @@ class Solver:
                     mirrored, level, why = found
                     self._raise(part, mirrored, level, **why)
                     break
+            if not part.before and not part.after:  # else a waypoint joins each component to the others
+                best = proofs[0]
+                self._raise(part, False, best.level + offset, inside=Beside(part.problem, component.problem, best, offset))
         if not union.components or self.meter.out:
             return
         orders = [solver.best if solver else [0] for solver in union.solvers]

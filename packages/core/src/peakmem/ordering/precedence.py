@@ -172,6 +172,7 @@ def strengthen(problem: Problem, arcs: Sequence[Arc]) -> Problem | list[int]:
         touchers=[tuple(sorted(new[t] for t in row)) for row in problem.touchers],
         workspace=[problem.workspace[v] for v in order],
         names=[problem.names[v] for v in order],
+        gains=[problem.gains[v] for v in order],
     )
 
 

@@ -37,6 +37,12 @@ class Problem:
         Statement of the program that each statement here stands for.
     buffer_names : list of int
         Buffer of the program that each buffer here stands for.
+    gains : list of tuple of (int, int)
+        Of each statement the inputs of its overlay, with the bytes saved where that input dies with it.
+    mirrored : bool
+        Whether time runs backwards here. Then the input is born with the statement where it died with it: saved is what no
+        other toucher has run for. A buffer that a part pins never dies there, and in a mirrored part one at entry is never
+        born, so it saves nothing.
     """
 
     preds: list[tuple[int, ...]]
@@ -50,16 +56,23 @@ class Problem:
     base: int
     names: list[int]
     buffer_names: list[int]
+    gains: list[tuple[tuple[int, int], ...]]
+    mirrored: bool = False
 
     def __len__(self) -> int:
         return len(self.preds)
 
     @cached_property
     def floor(self) -> list[int]:
-        """Of each statement: workspace, what it touches, and ``base``; a bound on any order that needs no cut."""
+        """Of each statement: workspace, what it touches, and ``base``, less the most that its overlay may save.
+
+        A bound on any order that needs no cut.
+        """
         size = self.size
+        never = self.entry if self.mirrored else self.pinned
         return [
-            self.base + w + sum(size[b] for b in touched) for w, touched in zip(self.workspace, self.touched)
+            self.base + w + sum(size[b] for b in touched) - max((g for a, g in gains if not never[a]), default=0)
+            for w, touched, gains in zip(self.workspace, self.touched, self.gains)
         ]
 
     @cached_property
@@ -77,7 +90,7 @@ class Problem:
         )
 
     def reversed(self) -> Problem:
-        """The mirror image: arcs turned round, entry and pinned swapped. Statement i becomes n - 1 - i.
+        """The mirror image: arcs turned round, entry and pinned swapped, overlays looking back. Statement i becomes n - 1 - i.
 
         An order and its reversal have the same memory at every step.
         """
@@ -99,6 +112,8 @@ class Problem:
             base=self.base,
             names=self.names[::-1],
             buffer_names=self.buffer_names,
+            gains=self.gains[::-1],
+            mirrored=not self.mirrored,
         )
 
     def part(self, start: int, stop: int) -> Problem:
@@ -135,6 +150,8 @@ class Problem:
             base=base,
             names=[self.names[v] for v in inside],
             buffer_names=[self.buffer_names[b] for b in used],
+            gains=[tuple((local[a], gain) for a, gain in self.gains[v]) for v in inside],
+            mirrored=self.mirrored,
         )
 
     def parts(self, cuts: Sequence[int]) -> list[Problem]:
@@ -168,6 +185,30 @@ class Problem:
             result.append(self._sub(bounds[k], bounds[k + 1], used[k], local, base))
         return result
 
+    def among(self, members: Sequence[int], buffers: Sequence[int], base: int) -> Problem:
+        """Some statements with some buffers, ascending, and ``base`` beside them; their ids here are the names there.
+
+        No dependence joins the members to other statements, and a buffer of theirs that is left out is in ``base`` or counted
+        elsewhere, so it is resident throughout (then no overlay saves it). O(members and what they touch).
+        """
+        local = {v: i for i, v in enumerate(members)}
+        index = {b: i for i, b in enumerate(buffers)}
+        return Problem(
+            preds=[tuple(local[u] for u in self.preds[v]) for v in members],
+            succs=[tuple(local[w] for w in self.succs[v]) for v in members],
+            touched=[tuple(index[b] for b in self.touched[v] if b in index) for v in members],
+            touchers=[tuple(local[t] for t in self.touchers[b] if t in local) for b in buffers],
+            size=[self.size[b] for b in buffers],
+            entry=[self.entry[b] for b in buffers],
+            pinned=[self.pinned[b] for b in buffers],
+            workspace=[self.workspace[v] for v in members],
+            base=base,
+            names=list(members),
+            buffer_names=list(buffers),
+            gains=[tuple((index[a], gain) for a, gain in self.gains[v] if a in index) for v in members],
+            mirrored=self.mirrored,
+        )
+
     def order_peak(self, order: Sequence[int]) -> int:
         """Peak of an order, in bytes. O(n + touches)."""
         state = State(self)
@@ -193,6 +234,7 @@ def problem_of(program: Program, workspaces: Sequence[int] | None = None) -> Pro
         base=0,
         names=list(range(len(program.statements))),
         buffer_names=list(range(n)),
+        gains=list(program.gains),
     )
 
 
@@ -231,7 +273,13 @@ class State:
         for b in problem.touched[v]:
             if not born[b]:
                 total += size[b]
-        return total
+        return total - self.saved(v) if problem.gains[v] else total
+
+    def saved(self, v: int) -> int:
+        """Bytes that the overlay of ready ``v`` saves here."""
+        # Forwards, v is the last toucher of what dies with it; in the mirror image the first of what is born with it.
+        count, alone = (self.born, 0) if self.problem.mirrored else (self.remaining, 1)
+        return max((gain for a, gain in self.problem.gains[v] if count[a] == alone), default=0)
 
     def step(self, v: int) -> tuple[int, int]:
         """``mem`` of ready ``v`` and the change of ``rest`` it makes."""
@@ -243,7 +291,8 @@ class State:
                 new += size[b]
             if remaining[b] == 1:
                 gone += size[b]
-        return self.rest + problem.workspace[v] + new, new - gone
+        mem = self.rest + problem.workspace[v] + new
+        return mem - self.saved(v) if problem.gains[v] else mem, new - gone
 
     def push(self, v: int) -> None:
         """Run ready ``v``."""

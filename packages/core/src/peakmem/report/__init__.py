@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from peakmem.report.pair import compare as compare
     from peakmem.result import Result
     from peakmem.transform.recompute import Recomputation
+    from peakmem.transform.split import Splitting
 
 FIGURES = ("memory", "lifetimes", "arena", "front")
 """What `figure` can draw."""
@@ -26,14 +27,14 @@ __all__ = ["FIGURES", "compare", "figure", "render"]
 
 
 def render(
-    found: Result | Recomputation | Pair, *, settings: Mapping[str, object] | None = None, name: str | None = None
+    found: Result | Recomputation | Pair | Splitting, *, settings: Mapping[str, object] | None = None, name: str | None = None
 ) -> str:
     """The report as one self-contained HTML page.
 
     Parameters
     ----------
-    found : Result, Recomputation or Pair
-        From `peakmem.optimize`, `peakmem.transform.recompute.recompute` or `compare`.
+    found : Result, Recomputation, Pair or Splitting
+        From `peakmem.optimize`, `peakmem.recompute`, `compare` or `peakmem.split`.
     settings : mapping of str to object, optional
         Options that were given; named in the page.
     name : str, optional
@@ -50,12 +51,12 @@ def render(
     return page(tell(found, settings=settings, name=name))
 
 
-def figure(found: Result | Recomputation | Pair, kind: str = "memory", *, name: str | None = None) -> bytes:
+def figure(found: Result | Recomputation | Pair | Splitting, kind: str = "memory", *, name: str | None = None) -> bytes:
     """One figure as an SVG file.
 
     Parameters
     ----------
-    found : Result, Recomputation or Pair
+    found : Result, Recomputation, Pair or Splitting
     kind : {"memory", "lifetimes", "arena", "front"}
     name : str, optional
         As in `render`.
@@ -80,7 +81,7 @@ def figure(found: Result | Recomputation | Pair, kind: str = "memory", *, name: 
         return figures.memory(before, after, story.bounds, title=f"{story.name}: memory over steps").document()
     if kind == "front":
         if story.front is None:
-            raise Refused("front: there is none; recomputation was not asked for, cannot help, or found no plan")
+            raise Refused("front: there is none; neither recomputation nor splitting was asked for, or it cannot help")
         points, floor = story.front
         return front_drawing(points, floor=floor, title=f"{story.name}: memory for extra MACs").document()
     if kind == "lifetimes":

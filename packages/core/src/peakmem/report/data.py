@@ -108,7 +108,9 @@ class Live:
     left_out, left_out_bytes : int
         Smaller buffers that are not listed.
     workspace : int
-        Bytes of the statement itself. Rows, left-out bytes and this sum to the peak.
+        Bytes of the statement itself.
+    saved : int
+        Bytes that its output shares with a dying input. Rows, left-out bytes and workspace, less this, sum to the peak.
     """
 
     peak: int
@@ -119,6 +121,7 @@ class Live:
     left_out: int
     left_out_bytes: int
     workspace: int
+    saved: int = 0
 
 
 @dataclass(frozen=True)
@@ -253,6 +256,7 @@ def live(line: Timeline, most: int = 12) -> Live:
         len(rest),
         sum(program.buffers[b].size for b in rest),
         line.workspaces[line.order[line.peak_step]] if line.order else 0,
+        line.saved_at(line.peak_step) if line.order else 0,
     )
 
 

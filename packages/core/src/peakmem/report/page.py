@@ -224,6 +224,8 @@ def _table(name: str, found: Live) -> str:
         rows.append(row(f"{found.left_out:,} smaller ones", found.left_out_bytes))
     if found.workspace:
         rows.append(row("workspace of the statement", found.workspace))
+    if found.saved:
+        rows.append(row("less: the output on top of a dying input", -found.saved))
     key = f'<span class="key {name}"></span>' if name in ("before", "after") else ""
     return (
         f'<div><h3>{key}{name}: {human(found.peak)}</h3><p class="soft small">{word(where)}</p><div class="scroll"><table>'

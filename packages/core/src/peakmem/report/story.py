@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from peakmem.frontends import Model, Verification, frontend_version
-from peakmem.model import Timeline, scheduled_timeline, timeline
+from peakmem.model import Schedule, Timeline, scheduled_timeline, timeline
 from peakmem.report import words
 from peakmem.report.data import Bars, arena, planned
 from peakmem.report.figures import Bound
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from peakmem.proof import Certificate
     from peakmem.report.pair import Pair
     from peakmem.transform.recompute import Recomputation
+    from peakmem.transform.split import Splitting
 
 LARGEST_CERTIFICATE = 256 * 1024
 """Bytes; a larger certificate is named and left out."""
@@ -131,25 +132,28 @@ class Story:
 
 
 def tell(
-    found: Result | Recomputation | Pair, *, settings: Mapping[str, object] | None = None, name: str | None = None
+    found: Result | Recomputation | Pair | Splitting, *, settings: Mapping[str, object] | None = None, name: str | None = None
 ) -> Story:
     """The story of anything that commands find out.
 
     Parameters
     ----------
-    found : Result, Recomputation or Pair
+    found : Result, Recomputation, Pair or Splitting
     settings : mapping of str to object, optional
         Options that were given, for the provenance.
     name : str, optional
         What to call the artifact; the name of its file if not given.
     """
     from peakmem.report.pair import Pair
+    from peakmem.transform.split import Splitting
 
     given = dict(settings or {})
     if isinstance(found, Result):
         return _of_result(found, given, name)
     if isinstance(found, Pair):
         return _of_pair(found, given, name)
+    if isinstance(found, Splitting):
+        return _of_splitting(found, given, name)
     return _of_recomputation(found, given, name)
 
 
@@ -268,6 +272,39 @@ def _of_recomputation(found: Recomputation, settings: Mapping[str, object], name
         arenas=_arenas(found.source, found.model) if found.model is not None else (),
         checks="" if again is not None else _file(found.source),
         paths=_paths(found.source, found.model),
+    )
+
+
+def _of_splitting(found: Splitting, settings: Mapping[str, object], name: str | None) -> Story:
+    from peakmem.transform.split import describe
+
+    made = found.result
+    points = found.search.points if found.search is not None else []
+    front = tuple((p.extra_macs, p.peak, False) for p in points)
+    unsplit = found.unsplit_bound
+    if made is None:
+        as_it_is = Result(found.source, found.source, found.ordering, Schedule({}), found.ordering.peak_before,
+                          found.ordering.peak_before, found.measurement, found.seconds)  # fmt: skip
+        story = replace(_of_result(as_it_is, settings, name), answer=words.split(found))
+        return replace(story, front=(front, found.ordering.lower_bound) if front else None)
+    assert found.split is not None and found.written is not None
+    result = replace(made, source=found.source)
+    before = scheduled_timeline(found.source.program, {})
+    after = scheduled_timeline(found.written.program, result.schedule.orders)
+    story = _story(result, name, before, after, words.split(found))
+    bounds = [Bound(found.ordering.lower_bound, "certified lower bound of every order of the unsplit model")] if unsplit is not None else []
+    spent = Tile("more MACs", words.share(found.split.extra_macs, found.macs), f"{found.split.extra_macs:,} of {found.macs:,}")
+    return replace(
+        story,
+        tiles=(*story.tiles, spent),
+        notes=found.notes,
+        bounds=(*bounds, *(replace(b, label=f"{b.label} (split)") for b in story.bounds)),
+        facts=_facts(found.source, result.model, result.verification, settings, name, result.unmeasured),
+        proof="Every order of the statements of the split program",
+        proved=result.ordering.program,
+        front=(front, min(p.peak for p in points)) if points else None,
+        plan=tuple(describe(found.split, found.source.program, show=lambda n: shorten(clean(n)))),
+        arenas=_arenas(found.source, result.model),
     )
 
 

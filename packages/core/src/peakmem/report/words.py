@@ -1,6 +1,7 @@
 """The sentences of an answer, for every screen and page. Every word about proof is chosen here.
 
-``certified optimal``: a certificate that our checker accepted, and the realized quantity reaches its bound.
+``certified optimal``: a certificate that our checker accepted, and the realized quantity reaches its bound. ``with overlays``: the
+program permits some, and the proof is about every way to use them too.
 ``best found``: no proof that it is the least.
 """
 
@@ -8,12 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from peakmem.system.sizes import human
+from peakmem.system.sizes import human, in_bytes
 
 if TYPE_CHECKING:
     from peakmem.frontends import Verification
     from peakmem.result import Result
     from peakmem.transform.recompute import Recomputation
+    from peakmem.transform.split import Splitting
 
 NOTHING_VARIED = "no compared value varied over the inputs that were tried: the comparison shows nothing"
 
@@ -39,12 +41,17 @@ def percent(part: int, whole: int, *, sign: str = "") -> str:
     return f"{value:{sign}.{digits}f} %"
 
 
-def proof(reached: int, bound: int, *, certified: bool) -> str:
-    """``certified optimal``, or what is known instead."""
+def proof(reached: int, bound: int, *, certified: bool, overlays: bool = False) -> str:
+    """``certified optimal``, or what is known instead; ``overlays``: whether the program that the proof is about has some."""
     if certified and reached == bound:
-        return "certified optimal"
+        return optimal(overlays)
     kind = "certified lower bound" if certified else "lower bound"
     return f"best found, {kind} {human(bound)}, gap {percent(reached - bound, reached)}"
+
+
+def optimal(overlays: bool) -> str:
+    """``certified optimal``, and over what: orders alone, or orders and ways to write outputs on top of dying inputs."""
+    return "certified optimal with overlays" if overlays else "certified optimal"
 
 
 def answer(result: Result, *, known: str | None = None) -> str:
@@ -64,24 +71,26 @@ def answer(result: Result, *, known: str | None = None) -> str:
 
 
 def _known(result: Result, reached: int) -> str:
-    proved = result.certificate is not None
+    about = {"certified": result.certificate is not None, "overlays": result.overlays}
     if not result.source.bounded:
         return "best found, no bound known"
     if result.realized_bound > reached:  # the quantity leaves out bytes of the live peak and does not say which
-        return f"order {proof(result.live_peak_after, result.lower_bound, certified=proved)}"
-    return proof(reached, result.realized_bound, certified=proved)
+        return f"order {proof(result.live_peak_after, result.lower_bound, **about)}"
+    return proof(reached, result.realized_bound, **about)
 
 
 def details(result: Result) -> list[str]:
     """The lines under the answer of ``optimize``."""
     check = result.verification
-    lines = []
+    lines = [*result.model.advice]
     left_out = result.source.realized_offset
     if left_out:
         lines.append(f"{result.source.quantity} leaves out {human(left_out)} of the live_peak")
     live = (result.live_peak_before, result.live_peak_after)
     if live != (result.source.predicted_bytes + left_out, result.model.predicted_bytes + left_out):
-        known = ", " + proof(result.live_peak_after, result.lower_bound, certified=result.certificate is not None)
+        known = ", " + proof(
+            result.live_peak_after, result.lower_bound, certified=result.certificate is not None, overlays=result.overlays
+        )
         known = known if result.source.bounded else ""  # the proof speaks of orders that the runtime may not run
         lines.append(f"live_peak {human(live[0])} -> {human(live[1])} {change(*live)}{known}")
     if check is None:
@@ -153,6 +162,53 @@ def recomputed(found: Recomputation) -> str:
             f"measured on {check.runtime} {check.version}{same}"
         )
     return f"live_peak {human(peak)} -> {human(after)} {change(peak, after)} for {spent}; predicted"
+
+
+def split(found: Splitting) -> str:
+    """The first line of ``split``."""
+    quantity, now = found.source.quantity, found.source.predicted_bytes
+    made = found.result
+    if made is None or found.split is None:
+        lowest = min(found.search.points, key=lambda p: p.peak, default=None) if found.search is not None else None
+        if lowest is not None and lowest.peak < found.ordering.peak and not found.reason:
+            return (
+                f"live_peak {human(found.ordering.peak)} -> down to {human(lowest.peak)} {change(found.ordering.peak, lowest.peak)} "
+                f"for {cost(lowest.extra_macs, found.macs)}; predicted"
+            )
+        why = found.reason or "no split was asked for"
+        ordered = found.ordering.peak - found.source.realized_offset
+        lever = f"; another order needs {human(ordered)} (peakmem optimize)" if ordered < now else ""
+        return f"{quantity} {human(now)}, not split: {why}{lever}"
+    check = found.verification
+    before, after, source = now, made.model.predicted_bytes, "predicted"
+    if check is not None and check.baseline_bytes is not None and check.optimized_bytes is not None:
+        before, after, source = check.baseline_bytes, check.optimized_bytes, "measured"
+    if check is not None and check.identical:
+        source += ", outputs bitwise identical"
+    known = proof(after, made.realized_bound, certified=made.certificate is not None)
+    spent = cost(found.split.extra_macs, found.macs)
+    return (
+        f"{quantity} {human(before)} -> {human(after)} {change(before, after)} for {spent}, {beside_unsplit(found, after)}; "
+        f"{known} for this split; {source}"
+    )
+
+
+def beside_unsplit(found: Splitting, reached: int) -> str:
+    """How the bytes that were reached stand to what orders of the unsplit model need."""
+    bound, best = found.unsplit_bound, found.ordering.peak - found.source.realized_offset
+    if found.unsplit_optimal:
+        where = "below" if reached < best else "at" if reached == best else "not below"
+        return f"{where} the certified optimum of the unsplit model ({in_bytes(best)})"
+    if bound is not None and reached < bound:
+        return f"below what every order of the unsplit model needs (certified {in_bytes(bound)} or more)"
+    return f"beside {in_bytes(best)} in the best order found of the unsplit model"
+
+
+def cost(macs: int, whole: int) -> str:
+    """``0.66 % more MACs``, or ``no more MACs``."""
+    if not macs:
+        return "no more MACs"
+    return f"{100 * macs / whole:.2f} % more MACs" if whole and 100 * macs / whole >= 0.005 else f"{macs:,} more MACs"
 
 
 def size_or_unknown(size: int | None) -> str:

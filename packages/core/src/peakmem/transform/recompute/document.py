@@ -71,7 +71,7 @@ class Recomputation(Enlarged):
     ----------
     source : Model
     ordering : Ordering
-        Of the program as it is, nothing run twice.
+        Of the program as it is, nothing run twice; without overlays, as plans are.
     model : Model or None
         The rewritten artifact; None without a chosen plan, or where ``unrealized`` says why.
     measurement : Measurement
@@ -95,7 +95,10 @@ class Recomputation(Enlarged):
     def notes(self) -> tuple[str, ...]:
         """Sentences a reader must know, each once: of both artifacts, of both orderings, of the measurement."""
         parts = (self.source, self.ordering, self.reordering, self.model, self.verification)
-        return tuple(dict.fromkeys(note for part in parts if part is not None for note in part.notes))
+        notes = [note for part in parts if part is not None for note in part.notes]
+        if self.source.program.has_overlays:
+            notes.append("plans of recomputation, and the peaks they are compared with, use no overlays")
+        return tuple(dict.fromkeys(notes))
 
     def to_json(self, *, output: str | None = None) -> dict[str, Any]:
         """The document ``peakmem.front/1``."""

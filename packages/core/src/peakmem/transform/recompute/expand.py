@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 def expand(plan: Plan) -> Expansion:
     """The enlarged program: its given order is the plan's, and its peak in it is the plan's peak.
 
+    It has no overlays: plans are made without them, and an input that is dropped and made again does not die where it did.
+
     A copy of a statement called ``conv`` is called ``conv#2`` and writes buffers of its own, called after the
     originals in the same way. Statements that read a recomputed value read its newest copy.
 
@@ -51,6 +53,7 @@ def expand(plan: Plan) -> Expansion:
                 reads=tuple(rename.get(b, current[b]) for b in s.reads),
                 writes=tuple(rename.get(b, current[b]) for b in s.writes),
                 dependences=tuple(sorted(dependences)),
+                overlay=None,
             )
         )
         statement_of.append(v)

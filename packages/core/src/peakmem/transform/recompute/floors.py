@@ -29,6 +29,8 @@ class Floor:
         What is resident then, largest first.
     workspace : int
         Workspace of ``statement`` in it, in bytes.
+    saved : int
+        The most that an overlay of ``statement`` can save, in bytes: it is taken off.
     """
 
     size: int
@@ -36,6 +38,7 @@ class Floor:
     statement: int | None
     buffers: tuple[int, ...]
     workspace: int
+    saved: int = 0
 
     def sentence(self, program: Program, *, show: Callable[[str], str] = str) -> str:
         """Why no schedule needs less, as one sentence for people; ``show`` makes what is printed of a name."""
@@ -46,6 +49,8 @@ class Floor:
         if self.workspace:
             names.append(f"workspace ({self.workspace:,})")
         held = ", ".join(names) or "nothing"
+        if self.saved:
+            held += f", less {self.saved:,} that an overlay may save"
         if self.statement is None:
             return f"what is never freed takes {self.size:,} bytes alone: {held}"
         name = show(program.statements[self.statement].name)
@@ -64,7 +69,8 @@ def floor(program: Program) -> Floor:
     3. At the end everything pinned is resident.
 
     A copy never takes part in these arguments, so it does not matter which statements may run twice. The workspace
-    of a control-flow statement counts the floor of its bodies, so orders of bodies do not matter either.
+    of a control-flow statement counts the floor of its bodies, so orders of bodies do not matter either. Where the
+    statement has an overlay, the most that it can save is taken off, whether its input dies there or not.
 
     Complexity
     ----------
@@ -92,20 +98,21 @@ def floor(program: Program) -> Floor:
         return tuple(sorted(buffers, key=lambda b: (-sizes[b], b)))
 
     pinned = {b for b, x in enumerate(program.buffers) if x.pinned and (program.touchers[b] or x.kind == "input")}
+    saved = [max((gain for _, gain in gains), default=0) for gains in program.gains]
     best = Floor(sum(sizes[b] for b in pinned), "pinned", None, largest_first(pinned), 0)
     first: tuple[int, int, set[int]] | None = None
     for v in range(n):
         if not program.predecessors[v]:
             resident = {*program.entry, *touched[v]}
-            size = workspace[v] + sum(sizes[b] for b in resident)
+            size = workspace[v] + sum(sizes[b] for b in resident) - saved[v]
             if first is None or size < first[0]:
                 first = (size, v, resident)
     if first is not None and first[0] > best.size:
-        best = Floor(first[0], "first", first[1], largest_first(first[2]), workspace[first[1]])
+        best = Floor(first[0], "first", first[1], largest_first(first[2]), workspace[first[1]], saved[first[1]])
     for v in range(n):
-        size = workspace[v] + sum(sizes[b] for b in held[v])
+        size = workspace[v] + sum(sizes[b] for b in held[v]) - saved[v]
         if size > best.size or (size == best.size and best.rule != "statement"):
-            best = Floor(size, "statement", v, largest_first(held[v]), workspace[v])
+            best = Floor(size, "statement", v, largest_first(held[v]), workspace[v], saved[v])
     return best
 
 

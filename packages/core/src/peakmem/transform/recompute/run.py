@@ -16,7 +16,7 @@ from peakmem.model import (
     body_workspaces,
     scheduled_timeline,
 )
-from peakmem.ordering import Ordering
+from peakmem.ordering import Ordering, order_program
 from peakmem.system.progress import silent
 from peakmem.transform.recompute.document import Enlarged, Recomputation
 from peakmem.transform.recompute.expand import expand, order_expansion
@@ -70,10 +70,13 @@ def recompute(
     """
     begin = time.monotonic()
     limit = 1e9 if time_limit is None else time_limit
-    program = model.program
+    program = model.program.without_overlays()
     # Bad settings are refused before any work is done.
     _problems(program, [range(len(program))], max_extra_macs, cap, thresholds)
-    ordering = certify(model, time_limit=limit / 3, progress=progress)
+    if program is model.program:
+        ordering = certify(model, time_limit=limit / 3, progress=progress)
+    else:
+        ordering = order_program(program, time_limit=limit / 3, progress=progress)
     spent = time.monotonic() - begin
     found = enlarge(
         program, ordering.orders, target_peak=target_peak, max_extra_macs=max_extra_macs, cap=cap, thresholds=thresholds,
@@ -92,7 +95,8 @@ def recompute(
     except KeyboardInterrupt:  # the plans stay
         result.unrealized, result.interrupted = INTERRUPTED, True
         return result
-    result.measurement = run_both(model, result.model, wanted=measure, progress=progress)
+    deadline = None if time_limit is None else begin + time_limit
+    result.measurement = run_both(model, result.model, wanted=measure, deadline=deadline, progress=progress)
     if measure:
         result.seconds["measure"] = result.measurement.seconds
     return result
@@ -121,6 +125,7 @@ def enlarge(
     Parameters
     ----------
     program : Program
+        Its overlays are left out: everything here is about plans that write no output on top of an input.
     orders : Orders
         The best order known without copies, and those of bodies: the first base order.
     target_peak : int, optional
@@ -151,6 +156,7 @@ def enlarge(
         As in `recompute`.
     """
     say = progress or silent
+    program = program.without_overlays()
     begin = since = time.monotonic()
     bases = base_orders(program, orders.get("", range(len(program))))
     problems = _problems(program, bases, max_extra_macs, cap, thresholds, body_workspaces(program, orders))

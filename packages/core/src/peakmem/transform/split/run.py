@@ -1,0 +1,198 @@
+"""From an artifact to one that is split: search, order, plan, write, measure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from peakmem.frontends import Model, Progress, Wanted, certify, run_both
+from peakmem.frontends.splitting import Axis, Region, Split, Splittable
+from peakmem.model import Program, Refused, UsageError
+from peakmem.ordering import Ordering
+from peakmem.system.progress import silent
+from peakmem.system.sizes import human
+from peakmem.transform.recompute.reruns import parse_extra_macs
+from peakmem.transform.split.bases import base_orders
+from peakmem.transform.split.document import Splitting
+from peakmem.transform.split.layout import lay_out
+from peakmem.transform.split.search import Point, Search, Searched
+
+Objective = Literal["peak", "arena"]
+
+DEFAULT_MACS = "10%"
+"""What a split may cost where nothing else is said."""
+
+REALIZED = 3
+"""Points of the front that are realized at most, where arenas miss the live peak; the smallest is kept."""
+
+
+def split(
+    model: Model,
+    *,
+    max_extra_macs: str | None = None,
+    target_peak: int | None = None,
+    objective: Objective = "peak",
+    regions: Sequence[Region] | None = None,
+    axes: Sequence[Axis] = ("rows", "channels"),
+    realize: bool = True,
+    measure: Wanted = True,
+    time_limit: float | None = 60.0,
+    progress: Progress | None = None,
+) -> Splitting:
+    """Run wide parts of an artifact in bands, so that it needs less memory than any order of it does.
+
+    Parameters
+    ----------
+    model : Model
+    max_extra_macs : str, optional
+        ``"2%"`` of the program's MACs, or a number: what rows computed twice may cost; 10 % if not given.
+    target_peak : int, optional
+        Bytes: the split of fewest MACs that needs no more is chosen. Without it the one that needs least.
+    objective : {"peak", "arena"}
+        What is to be small: the live peak, or that and what the runtime keeps for each further operator, as estimated.
+    regions : sequence of Region, optional
+        Split exactly these, by places in the order of the artifact, instead of searching.
+    axes : sequence of {"rows", "channels"}
+        Along which regions may be cut.
+    realize : bool
+        Write the chosen split. Else only the front is searched.
+    measure : bool or "required"
+        Run both artifacts; as in `peakmem.optimize`.
+    time_limit : float, optional
+        Seconds for searching, ordering and planning together; None for no limit. A search that comes to its own end
+        before is the same on any machine.
+    progress : callable, optional
+
+    Raises
+    ------
+    Refused
+        When the frontend cannot split its artifacts, or a region that was named cannot run in bands.
+    UsageError
+        On a share that is none.
+    RuntimeMissing, RuntimeFailed
+        With ``measure="required"`` only.
+    """
+    begin = time.monotonic()
+    say = progress or silent
+    deadline = None if time_limit is None else begin + time_limit
+    source = model.splittable()
+    program = model.program
+    macs = sum(s.cost for s in program.statements)
+    most = parse_extra_macs(max_extra_macs or DEFAULT_MACS, macs)
+    ordering = certify(model, time_limit=None if time_limit is None else time_limit / 4, progress=progress)
+    result = Splitting(source=model, ordering=ordering, macs=macs, most=most, target=target_peak)
+    result.seconds["order"] = spent = time.monotonic() - begin
+    if ordering.interrupted and (time_limit is None or spent < time_limit / 4):  # Ctrl-C, not the time limit
+        result.interrupted, result.reason = True, "interrupted before regions were searched"
+        return result
+    if regions is not None:
+        made = lay_out(source, range(len(program)), sorted(regions))
+        chosen = [made]
+    else:
+        since = time.monotonic()
+        result.search = Search(
+            source, base_orders(source, ordering.orders[""]), ordering.peak, most, goal=target_peak or 0,
+            weight=source.overhead if objective == "arena" else 0, axes=tuple(axes),
+            deadline=None if deadline is None else deadline - 0.25 * (time_limit or 0.0), progress=progress,
+        ).run()  # fmt: skip
+        result.interrupted = result.search.stopped
+        result.seconds["search"] = time.monotonic() - since
+        chosen = [lay_out(source, p.order, p.regions) for p in _candidates(result)]
+        if not chosen:
+            result.reason = _reason(source, ordering, result.search, most)
+    if not chosen or not realize:
+        return result
+    since = time.monotonic()
+    say("ordering the split program")
+    try:
+        for one in chosen:
+            try:
+                _realize(result, one, deadline, progress)
+            except Refused as error:  # the adapter's judge did not accept it; another point may do
+                if regions is not None:
+                    raise
+                result.reason = result.reason or str(error)
+            at, ordered = result.model, result.reordering
+            if at is not None and ordered is not None and at.predicted_bytes + model.realized_offset <= ordered.peak:
+                break
+    except KeyboardInterrupt:
+        result.interrupted = True
+        result.reason = result.reason or "interrupted before the split was written"
+    result.seconds["realize"] = time.monotonic() - since
+    if result.model is not None:
+        result.measurement = run_both(model, result.model, wanted=measure, progress=progress)
+        if measure:
+            result.seconds["measure"] = result.measurement.seconds
+    return result
+
+
+def _candidates(result: Splitting) -> list[Point]:
+    """Points to be realized, the best first: the lowest, or the cheapest that meets the target."""
+    assert result.search is not None
+    points = [p for p in reversed(result.search.points) if p.peak < result.ordering.peak]
+    if result.target is not None:
+        points = [p for p in reversed(points) if p.peak <= result.target]
+    return points[:REALIZED]
+
+
+def _realize(result: Splitting, one: Split, deadline: float | None, progress: Progress | None) -> None:
+    """Write one split, order and plan it; it becomes the result if it is the smallest so far."""
+    model = result.source
+    made = model.apply_split(one)
+    left = None if deadline is None else max(1.0, deadline - time.monotonic())
+    ordering = certify(made, time_limit=left, progress=progress)
+    schedule = made.schedule(ordering, deadline=None if deadline is None else max(deadline, time.monotonic() + 1.0))
+    final = made.apply(schedule)
+    reached = final.predicted_bytes
+    if reached >= model.predicted_bytes:
+        result.reason = result.reason or (
+            f"the split needs {model.quantity} {human(reached)}, no less than the model as it is ({human(model.predicted_bytes)})"
+        )
+        return
+    if result.model is None or reached < result.model.predicted_bytes:
+        result.split, result.written, result.model, result.reordering, result.schedule = one, made, final, ordering, schedule
+        result.reason = ""
+
+
+def _reason(source: Splittable, ordering: Ordering, found: Searched, most: int) -> str:
+    """Why no split was found, as far as that is known."""
+    program = source.program
+    peak = ordering.peak
+    if program.entry_bytes >= peak:
+        return f"its inputs alone are {human(program.entry_bytes)}, and they are there before anything runs"
+    order = ordering.orders[""]
+    _, live, _, _ = program.live_bytes(order, program.workspaces)
+    hot = [order[k] for k, size in enumerate(live) if size == peak]
+    for v in hot:
+        rules = [source.rule(v, axis) for axis in ("rows", "channels")]
+        if all(isinstance(rule, str) for rule in rules):
+            return f"its peak is where {rules[0]} (running operators twice may still help: peakmem recompute)"
+    why = "" if found.complete else "; the search ended early, give more --time-limit"
+    return f"no regions of it that run in bands were found to need less for {most:,} more MACs{why}"
+
+
+def describe(split: Split, program: Program, *, show: Callable[[str], str] = str) -> list[str]:
+    """The regions of a split, a line each; ``show`` makes what is printed of a statement's name."""
+    lines = []
+    for r in split.regions:
+        names = [show(program.statements[v].name) for v in split.order[r.first : r.last + 1]]
+        what = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} statements)"
+        lines.append(f"{what}: {r.bands} bands of {r.axis}")
+    return lines
+
+
+def by_hand(text: str, bands: int, axis: Axis = "rows") -> Region:
+    """``"2..3"`` as a region.
+
+    Raises
+    ------
+    UsageError
+        When it is not two numbers, or fewer than two bands are wanted.
+    """
+    first, dots, last = text.partition("..")
+    if not first.isdecimal() or (dots and not last.isdecimal()) or bands < 2:
+        raise UsageError(f"{text!r} in {bands} bands is no region: name the first and last operator, such as 2..3, and two bands or more")
+    return Region(int(first), int(last) if dots else int(first), bands, axis)
+
+

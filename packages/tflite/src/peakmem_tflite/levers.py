@@ -1,0 +1,83 @@
+"""What could make a file smaller where its order and its plan are proved the best: each lever with its figure, computed here.
+
+A lever is a function of `LEVERS`: it gets the file with its best orders and returns a sentence, or none where it does not apply. A
+further one (splitting operators into bands, say) is one more function there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from peakmem.arena import Item, liveness_peak
+from peakmem.model import Program
+from peakmem.report.words import shorten
+from peakmem.system.sizes import in_bytes
+from peakmem.transform.recompute import floor
+
+from peakmem_tflite.arena import Orders, allocations
+from peakmem_tflite.graph import Graph, Tensor
+from peakmem_tflite.scratch import rounded
+from peakmem_tflite.targets import Target
+
+
+@dataclass(frozen=True)
+class Best:
+    """A file that neither order nor plan can make smaller.
+
+    Attributes
+    ----------
+    program : Program
+    graph : Graph
+        As it was given.
+    orders : mapping
+        Subgraph -> the order that is proved the best.
+    target : Target
+        Kernels charged.
+    head : int
+        Bytes that are reached.
+    """
+
+    program: Program
+    graph: Graph
+    orders: Orders
+    target: Target
+    head: int
+
+
+Lever = Callable[[Best], str]
+
+
+def recomputation(best: Best) -> str:
+    """Running operators twice: what no schedule goes below, however often it runs them."""
+    least = floor(best.program)
+    if least.size < best.head:
+        return f"running operators twice can go no lower than {in_bytes(least.size)} (peakmem recompute shows what that costs)"
+    return f"running operators twice cannot help: {least.sentence(best.program, show=shorten)}"
+
+
+def smaller_elements(best: Best) -> str:
+    """Activations of 8 bits in the place of floats, in the same order."""
+    if not any(t.type == "FLOAT32" and not t.constant for s in best.graph.subgraphs for t in s.tensors):
+        return ""
+    small = replace(
+        best.graph, subgraphs=tuple(replace(s, tensors=tuple(map(_as_int8, s.tensors))) for s in best.graph.subgraphs)
+    )
+    buffers = [b for b in allocations(small, best.target, best.orders) if b.first >= 0]
+    peak = rounded(liveness_peak([Item(str(i), b.size, b.first, b.last) for i, b in enumerate(buffers)]))
+    if peak >= best.head:
+        return ""
+    return f"8-bit activations instead of floats would need about {in_bytes(peak)} (estimated: a quarter of their bytes, in this order)"
+
+
+def _as_int8(tensor: Tensor) -> Tensor:
+    return replace(tensor, size=-(-tensor.size // 4)) if tensor.type == "FLOAT32" else tensor
+
+
+LEVERS: tuple[Lever, ...] = (recomputation, smaller_elements)
+"""In the order in which they are named."""
+
+
+def sentences(best: Best) -> tuple[str, ...]:
+    """Of each lever that applies."""
+    return tuple(f"beyond order and plan: {said}" for said in (lever(best) for lever in LEVERS) if said)
