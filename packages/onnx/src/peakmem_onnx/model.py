@@ -226,8 +226,9 @@ class OnnxModel(Artifact, Model):
         """The file split, and judged by a run; see `peakmem_onnx.splitwrite`."""
         from peakmem_onnx.splitwrite import apply, judge
 
-        made = self._with(*apply(self, split))
-        judge(self, made)
+        proto, facts, joined = apply(self, split)
+        made = self._with(proto, facts)
+        judge(self, made, joined)
         return made
 
     def snippet(self, path: str | None = None) -> str:

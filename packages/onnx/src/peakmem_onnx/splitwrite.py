@@ -190,8 +190,10 @@ def facts_of(model: Artifact, proto: Any, shapes: Mapping[str, tuple[int, ...]])
     return facts
 
 
-def judge(model: Artifact, made: Artifact) -> None:
-    """Run both, and compare all outputs bit for bit, in as many threads as are asked for, in one and in two.
+def judge(model: Artifact, made: Artifact, joined: Sequence[str] = ()) -> None:
+    """Run both, and compare all outputs and ``joined`` values bit for bit, in as many threads as are asked for, in one and in two.
+
+    An output may be the same whatever goes in, as of a model with made-up weights; what is joined seldom is.
 
     Raises
     ------
@@ -205,7 +207,10 @@ def judge(model: Artifact, made: Artifact) -> None:
         counts = sorted({model.origin.threads, *THREADS})
         for which, one in enumerate((model, made)):
             path = folder / f"judged{which}.onnx"
-            path.write_bytes(one.serialized())
+            proto = type(one.proto)()
+            proto.ParseFromString(one.serialized())
+            proto.graph.output.extend(import_onnx().ValueInfoProto(name=name) for name in joined)
+            path.write_bytes(proto.SerializeToString())
             steps += [
                 {"do": "measure", "level": "none", "model": str(path), "feeds_files": files, "external": model.origin.external,
                  "limit": model.origin.limit, **one.session, "threads": n, "outputs": str(folder / f"{which}_{n}.npz")}
@@ -218,14 +223,16 @@ def judge(model: Artifact, made: Artifact) -> None:
                     x, y = a[str(k)], b[str(k)]
                     if x.dtype != y.dtype or x.shape != y.shape or x.tobytes() != y.tobytes():
                         raise Refused(
-                            f"in bands, output {key.split('/', 1)[1]!r} has other bits with {n} thread{'s' if n > 1 else ''}: ONNX Runtime "
+                            f"in bands, {key.split('/', 1)[1]!r} has other bits with {n} thread{'s' if n > 1 else ''}: ONNX Runtime "
                             "adds in another sequence for fewer pixels; name other regions, or another --ort-level"
                         )
 
 
-def apply(model: Artifact, split: Split) -> tuple[Any, Facts]:
-    """The split file and its facts, its nodes in an order that the model's way runs as written."""
-    proto, shapes = write(model, bands_of(model), split)
+def apply(model: Artifact, split: Split) -> tuple[Any, Facts, list[str]]:
+    """The split file, its nodes in an order that the model's way runs as written, its facts, and the inner values that are joined in it."""
+    bands = bands_of(model)
+    proto, shapes = write(model, bands, split)
     facts = facts_of(model, proto, shapes)
     permute(proto.graph, {"": model.way.order(read_graph(proto.graph), None)})
-    return proto, facts
+    whole = {b.name for b in bands.program.buffers} - set(model.graph.outputs)
+    return proto, facts, sorted(b.name for step in split.steps if step.kind == "join" for b in (split.program.buffers[w] for w in step.writes) if b.name in whole)
