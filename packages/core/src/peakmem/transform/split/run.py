@@ -168,7 +168,7 @@ def _reason(source: Splittable, ordering: Ordering, found: Searched, most: int) 
         rules = [source.rule(v, axis) for axis in ("rows", "channels")]
         if all(isinstance(rule, str) for rule in rules):
             return f"its peak is where {rules[0]} (running operators twice may still help: peakmem recompute)"
-    why = "" if found.complete else "; the search ended early, give more --time-limit"
+    why = "" if found.complete else "; interrupted" if found.stopped else "; the search ended early, give more --time-limit"
     return f"no regions of it that run in bands were found to need less for {most:,} more MACs{why}"
 
 
