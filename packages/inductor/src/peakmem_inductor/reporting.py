@@ -17,9 +17,9 @@ class GraphReport:
     ----------
     name : str
         ``0_forward``, ``0_backward``, ``0_inference``: Inductor's own name.
-    state : {"permuted", "recomputed", "kept", "left alone", "restored"}
-        ``recomputed``: permuted, and some statements run twice. ``kept``: nothing better exists or was found. ``left
-        alone``: not served, not understood or not measurable. ``restored``:
+    state : {"permuted", "recomputed", "kept", "planned", "left alone", "restored"}
+        ``recomputed``: permuted, and some statements run twice. ``kept``: nothing better exists or was found.
+        ``planned``: a better order was found, which the next call checks. ``left alone``: not served, not understood or not measurable. ``restored``:
         the verification failed.
     reason : str
         Of the last two.
@@ -52,6 +52,8 @@ class GraphReport:
         Document ``peakmem.certificate/1`` of the bound; it speaks of ``program``, whose peaks count arguments too.
     program : Program or None
         The statements as modelled.
+    order : tuple of int
+        Of ``program``, or of the program with copies where the state is ``recomputed``.
     seconds : float
         Spent on recording, ordering and verifying.
     """
@@ -78,10 +80,11 @@ class GraphReport:
     path: str = ""
     certificate: dict[str, Any] | None = field(default=None, repr=False)
     program: Program | None = field(default=None, repr=False)
+    order: tuple[int, ...] = field(default=(), repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but ``program``, JSON-ready."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "program"}
+        """Everything but ``program`` and ``order``, JSON-ready."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("program", "order")}
 
 
 class Report(list[GraphReport]):
@@ -99,6 +102,8 @@ class Report(list[GraphReport]):
                 proof = "exact plan" if g.exact else "best found"
                 share = f"{100 * g.extra_macs / g.macs:.3f} % more MACs" if g.macs else f"{g.extra_macs:,} more MACs"
                 state += f": {g.reruns} statement{'s' if g.reruns > 1 else ''} once more, {share}"
+            if g.state == "planned":
+                state += ": the next call checks it"
             if g.unchecked and g.state in ("permuted", "recomputed"):
                 state += f"; not checked: {g.unchecked}"
             rows.append((g.name, str(g.statements), _n(g.before), _n(g.after), _n(g.bound), proof, state))
@@ -123,8 +128,10 @@ _lock = threading.Lock()
 
 
 def add(report: GraphReport) -> None:
+    """Add a report, once."""
     with _lock:
-        _reports.append(report)
+        if not any(r is report for r in _reports):
+            _reports.append(report)
 
 
 def report() -> Report:
