@@ -22,7 +22,7 @@ from peakmem.model import PeakmemError, RuntimeMissing
 from peakmem.proof import Certificate
 
 from peakmem_inductor import reporting as reports
-from peakmem_inductor import settings
+from peakmem_inductor import settings, steps
 from peakmem_inductor.building import build_graph
 from peakmem_inductor.effects import hidden_effects, operator_effects, races
 from peakmem_inductor.emitting import realize
@@ -50,6 +50,8 @@ class Options:
     max_extra_macs: str | None = None
     cap: int = 2
     pure: frozenset[str] = frozenset()
+    target_peak: int | None = None
+    least: bool = False
 
 
 @dataclass
@@ -119,6 +121,7 @@ class Dispatcher:
 
         self.candidates = candidates
         self.original = candidates[0].call
+        self.kind = graph_name(candidates[0].path).partition("_")[2]
         self.options = options
         self._threads = torch.get_num_threads
         self._tensor = torch.Tensor
@@ -128,6 +131,12 @@ class Dispatcher:
         self._effects = partial(operator_effects, pure=options.pure)
 
     def __call__(self, args: list[Any]) -> Any:
+        if steps.current is None:
+            return self._call(args)
+        with steps.phase(self.kind):
+            return self._call(args)
+
+    def _call(self, args: list[Any]) -> Any:
         if self._dead:
             return self.original(args)
         key = (self._threads(), *(a if isinstance(a, _PLAIN) else type(a) for a in args if not isinstance(a, self._tensor)))
@@ -170,6 +179,8 @@ class Dispatcher:
                 row.unchecked = f"it calls {hidden}, which may have effects that no argument shows, so nothing ran twice"
             written = written_inputs(wrapper, self._effects)
             again = Again(wrapper.inputs, args)
+            storages = steps.argument_storages(args)
+            steps.saw_backward(row, wrapper.inputs, args)
         except Exception as error:
             self._leave(row, RuntimeError(f"the arguments cannot be looked at ({type(error).__name__}: {error})"))
             return self.original(args)
@@ -186,6 +197,7 @@ class Dispatcher:
         seen = None
         try:
             row.before = profile.measured_peak
+            steps.saw_forward(row, storages, result)
             folder = self.options.dump or settings.dump_folder
             if folder is not None:
                 from peakmem_inductor.dumping import write_dump
@@ -412,6 +424,7 @@ def describe(row: reports.GraphReport, found: _Found) -> None:
     row.data_dependent = found.graph.data_dependent
     row.certificate = found.certificate.to_json() if found.certificate is not None else None
     row.program, row.order = found.graph.program, found.order
+    row.enlarged = found.recomputed.expansion.program if found.recomputed is not None else None
     row.macs = sum(s.cost for s in found.graph.program.statements)
 
 
