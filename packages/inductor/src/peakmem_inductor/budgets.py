@@ -271,7 +271,8 @@ def joint_graphs(
     given, saved = results[: len(results) - len(kept)], results[len(results) - len(kept) :]
     owners = [first.buffer_of.get(n) for n in saved]
     callers = {first.buffer_of[n] for n in given if n in first.buffer_of}
-    freed, storages = [], {}
+    freed: list[str] = []
+    storages: dict[int, str] = {}
     names = dict(profiles[1].names)
     for name, owner in zip(kept, owners, strict=True):
         layout = names.get(name)
@@ -301,7 +302,7 @@ def _with_workspaces(profile: Profile, wrapper: Wrapper, namespace: Mapping[str,
     for form in wrapper.forms:
         if form.kind not in ("extern", "operator") or any(n not in profile.names for n in form.uses):
             continue
-        if form.kind == "operator" and not (known := effects(form.target)).known or form.kind == "operator" and known.random:
+        if form.kind == "operator" and (not effects(form.target).known or effects(form.target).random):
             continue
         layouts = [profile.names[n] for n in form.uses]
         text = rename(form.text, {name: f"_{i}" for i, name in enumerate(dict.fromkeys((*form.uses, *form.defines)))})

@@ -233,7 +233,7 @@ class _Pair:
 
 _pairs: dict[str, _Pair] = {}
 _optimizers: dict[int, tuple[Any, str, int]] = {}  # id -> weak reference, how it steps, bytes of its state
-_parameters: Any = weakref.WeakSet()
+_parameters: dict[int, Any] = {}  # id -> weak reference; tensors do not compare as keys must
 _lock = threading.Lock()
 
 
@@ -267,7 +267,7 @@ def argument_storages(args: Sequence[Any]) -> dict[int, tuple[int, bool]]:
             storage = value.untyped_storage()
             parameter = isinstance(value, torch.nn.Parameter)
             if parameter:
-                _parameters.add(value)
+                _parameters[id(value)] = weakref.ref(value)
             found[storage._cdata] = (storage.nbytes(), parameter or found.get(storage._cdata, (0, False))[1])
     return found
 
@@ -463,9 +463,14 @@ def step() -> Iterator[Measured]:
     watch_optimizers()
     measured = Measured()
     with watching() as measured._watcher:
-        grads = [p.grad.untyped_storage() for p in list(_parameters) if p.grad is not None]
-        measured._gone = [(StorageWeakRef(s), s.nbytes()) for s in grads]
-        del grads
+        for key, reference in list(_parameters.items()):
+            parameter = reference()
+            if parameter is None:
+                del _parameters[key]
+            elif parameter.grad is not None:
+                storage = parameter.grad.untyped_storage()
+                measured._gone.append((StorageWeakRef(storage), storage.nbytes()))
+        parameter = storage = None  # holds nothing of the user's
         current = measured
         try:
             yield measured
