@@ -165,7 +165,7 @@ def choose(
 
         patches = {"activation_memory_budget": budget, "force_non_lazy_backward_lowering": True, "enable_autograd_cache": False}
         try:
-            with functorch.patch(patches), config.patch(force_disable_caches=True), _no_kernels():
+            with functorch.patch(patches), config.patch(fx_graph_cache=False, fx_graph_remote_cache=False), _no_kernels():
                 compile_with(inner)
             if set(loaded) != {"forward", "backward"}:
                 raise PeakmemError("it has no backward of its own")
@@ -242,7 +242,7 @@ def results_of(wrapper: Wrapper) -> list[str]:
     """The name behind every result of ``call``, in order; empty where a result has none."""
     value = wrapper.returns.node.value if isinstance(wrapper.returns.node, ast.Return) else None
     elements = value.elts if isinstance(value, ast.Tuple | ast.List) else []
-    return [next(iter(names_in(e)), "") for e in elements]
+    return [next((n for n in names_in(e) if n in wrapper.outputs), "") for e in elements]
 
 
 def carried(forward: Graph, backward: Graph) -> int:
