@@ -87,7 +87,7 @@ def test_one_arena_for_several_models(files, tmp_path, capsys):
     assert f"constexpr size_t kTensorArenaSize = {size};" in source.read_text()
     assert main(["arena", *map(str, files), "--no-measure", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["schema"] == "peakmem.arena/1"
+    assert document["schema"] == "peakmem.shared_arena/1"
     assert document["tensor_arena_size"] == size < document["separate_arenas"]
     assert [row["model"] for row in document["models"]] == list(map(str, files))
     assert main(["arena", str(files[0])]) == 2

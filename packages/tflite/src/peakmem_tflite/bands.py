@@ -193,8 +193,8 @@ class TfliteBands(Splittable):
         if len(op.inputs) > 2 and op.inputs[2] >= 0:
             cuts[2] = 0
         for place in cuts:
-            if not self._cuttable(op, place):
-                return "has weights that cannot be cut"
+            if not self._cuttable(op, place, cuts[place]):
+                return "has weights that cannot be cut, or scales along another axis than its channels"
         return Kernel(rule, banded, cuts)
 
     def _checked(self, rule: Window, x: Tensor, y: Tensor, banded: tuple[int, ...]) -> Kernel | str:
@@ -227,7 +227,7 @@ class TfliteBands(Splittable):
             if own != count or len(tensor.shape) > len(y.shape):
                 return f"has an operand of other {axis}"
             if tensor.constant:
-                if not self._cuttable(op, place):
+                if not self._cuttable(op, place, len(tensor.shape) - behind):
                     return "has a constant that cannot be cut"
                 cuts[place] = len(tensor.shape) - behind
             elif len(tensor.shape) != len(y.shape):
@@ -255,7 +255,7 @@ class TfliteBands(Splittable):
                 return "joins what has other rows"
             if not tensor.constant:
                 banded.append(t)
-            elif self._cuttable(op, place):
+            elif self._cuttable(op, place, 1):
                 cuts[place] = 1
             else:
                 return "has a constant that cannot be cut"
@@ -340,11 +340,17 @@ class TfliteBands(Splittable):
         t = op.inputs[place] if place < len(op.inputs) else -1
         return self.main.tensors[t] if t >= 0 and self.main.tensors[t].constant else None
 
-    def _cuttable(self, op: Operator, place: int) -> bool:
-        """Whether an operand is a constant of whole bytes, densely stored, in the file."""
+    def _cuttable(self, op: Operator, place: int, d: int) -> bool:
+        """Whether an operand is a constant of whole bytes, densely stored in the file, with one scale or one for each entry
+        of the dimension that it is to be cut along."""
         tensor = self._constant(op, place)
-        dense = tensor is not None and not self.tensor_tables[op.inputs[place]].target(6)
-        return dense and tensor is not None and tensor.type != "INT4" and not self.graph.external
+        if tensor is None or tensor.type == "INT4" or self.graph.external:
+            return False
+        table = self.tensor_tables[op.inputs[place]]
+        quantization = table.sub(4, "quantization")
+        scales = quantization.vector(2, 4, "scale")[1] if quantization is not None else 0
+        along = quantization.scalar(6, "i") if quantization is not None else 0
+        return not table.target(6) and (scales <= 1 or (along == d and scales == tensor.shape[d]))
 
     def _numbers(self, op: Operator, place: int) -> tuple[int, ...] | None:
         """A constant of whole numbers."""

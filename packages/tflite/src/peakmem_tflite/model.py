@@ -276,9 +276,10 @@ class TfliteModel(Model):
         # A plan that was in the file was made for another order: it is replaced or dropped.
         data = with_plan(replace(self.lean, data=data), self._offsets(schedule.offsets))
         made = self._made(check_rewrite(self.lean, data, orders, self.kernels))
-        if self.origin is None or not self._any_kernels:
+        if self.origin is None:
             return made
-        return replace(made, remarks=devices.warning(self.origin, made.judged))
+        warned = devices.warning(self.origin, made.judged) if self._any_kernels else ()
+        return replace(made, remarks=(*self.remarks, *warned))
 
     def _made(self, graph: Graph) -> TfliteModel:
         """What was made from this file."""
@@ -386,7 +387,10 @@ class TfliteModel(Model):
         from peakmem_tflite.bands import TfliteBands
         from peakmem_tflite.splitwrite import check_program, write
 
-        made = replace(self._made(write(TfliteBands(self.graph, self.program, self.kernels), split)), origin=self.judged)
+        graph, twice = write(TfliteBands(self.graph, self.program, self.kernels), split)
+        said = f"the file grows from {in_bytes(len(self.data))} to {in_bytes(len(graph.data))}"
+        said += f"; {in_bytes(twice)} of it are weights that stand there cut as well as whole" if twice else ""
+        made = replace(self._made(graph), origin=self.judged, remarks=(said,))
         check_program(split, made.program)
         return made
 

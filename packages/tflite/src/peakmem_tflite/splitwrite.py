@@ -26,7 +26,7 @@ from peakmem_tflite.splitcheck import check_split
 _CODES, _SUBGRAPHS, _BUFFERS, _METADATA = 1, 2, 4, 6
 _TENSORS, _OPERATORS = 0, 3
 _SHAPE, _KIND, _BUFFER, _NAME, _QUANTIZATION, _SIGNATURE = 0, 1, 2, 3, 4, 7
-_SCALE, _ZERO_POINT, _DIMENSION = 2, 3, 6
+_SCALE, _ZERO_POINT = 2, 3
 QUANTIZATION = Layout(frozenset({0, 1, 2, 3, 5}), {4: "B", 6: "i"})
 
 _STRIDED_SLICE, _CONCATENATION = (45, 32), (2, 10)
@@ -34,15 +34,23 @@ _STRIDED_SLICE, _CONCATENATION = (45, 32), (2, 10)
 _INT32 = 2
 
 
-def write(bands: TfliteBands, split: Split) -> Graph:
+def write(bands: TfliteBands, split: Split) -> tuple[Graph, int]:
     """The file split, its operators in the given order of the split program, without a plan; read again and checked.
+
+    Returns
+    -------
+    Graph
+    int
+        Bytes of constants that stand in it cut as well as whole.
 
     Raises
     ------
     InputError
         When a table has fields this version cannot copy.
     """
-    return check(bands.graph, read(_Writing(bands, split).file(), "the split model"))
+    writing = _Writing(bands, split)
+    graph = check(bands.graph, read(writing.file(), "the split model"))
+    return graph, sum(len(t.data) for t in writing.new if t.like >= 0 and t.data is not None)
 
 
 def check(old: Graph, new: Graph) -> Graph:
@@ -275,7 +283,7 @@ class _Writing:
             table = self.bands.tensor_tables[tensor.like]
             replaced = {_SHAPE: f"shape {k}", _NAME: f"name {k}"}
             quantization = table.sub(_QUANTIZATION, "quantization")
-            cut = quantization if self._own_quantization(tensor, quantization) else None
+            cut = quantization if tensor.kept is not None and self._scales(quantization) > 1 else None
             if cut is not None:
                 replaced[_QUANTIZATION] = f"quantization {k}"
             numbers = {_BUFFER: buffer} if buffer >= 0 else {}
@@ -286,12 +294,9 @@ class _Writing:
         out.ints(f"shape {k}", tensor.shape)
         out.text(f"name {k}", tensor.name)
 
-    def _own_quantization(self, tensor: _New, quantization: Table | None) -> bool:
-        """Whether the constant has a scale for each entry of the dimension it is cut along."""
-        if quantization is None or tensor.kept is None:
-            return False
-        scales = quantization.vector(_SCALE, 4, "scale")[1]
-        return scales > 1 and quantization.scalar(_DIMENSION, "i") == tensor.kept[0]
+    @staticmethod
+    def _scales(quantization: Table | None) -> int:
+        return quantization.vector(_SCALE, 4, "scale")[1] if quantization is not None else 0
 
 
 @dataclass

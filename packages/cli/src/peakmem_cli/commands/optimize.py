@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from peakmem_cli.commands import split as bands_of
 from peakmem_cli.commands.recompute import look, save, tell
 from peakmem_cli.common import (
     Budget,
@@ -64,6 +65,10 @@ def command(
     max_extra_macs: MaxExtraMacs = None,
     cap: Cap = 2,
     threshold: Threshold = None,
+    split: Annotated[
+        str | None,
+        typer.Option("--split", metavar="P%", help="Also run operators in bands, for at most so many more MACs, as `peakmem split` does."),
+    ] = None,
     force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -85,8 +90,23 @@ def command(
     if wanted.given and not recompute:
         raise UsageError("--target-peak, --max-extra-macs, --cap and --threshold need --recompute")
     screen = Screen(as_json=json, quiet=quiet)
+    others = [certificate_out, snippet_out, c_array, budget, effort]
+    alone = snippet or require_optimal or any(value is not None for value in others)
+    if split is not None:
+        if recompute or alone:
+            raise UsageError(
+                "--split: goes with none of --recompute, --certificate-out, --snippet, --snippet-out, --c-array, --require-optimal, "
+                "--budget and --effort; `peakmem optimize` of the file that it writes takes them"
+            )
+        check_outputs(model, output, report, force=force)
+        bands = bands_of.look(model, options, frontend, time_limit, no_measure, screen, max_extra_macs=split)
+        saved = bands_of.save(bands, output, force=force)
+        if report is not None:
+            write_page(bands, report, [], settings=named(options, time_limit, no_measure) | {"--split": split}, source=model, force=force)
+        screen.document(bands.to_json(output=saved))
+        return bands_of.tell(bands, screen, output, {output: saved is not None, report: True})
     if recompute:
-        if certificate_out is not None or snippet or snippet_out is not None or c_array is not None or require_optimal or budget is not None or effort is not None:
+        if alone:
             raise UsageError(
                 "--recompute: goes with none of --certificate-out, --snippet, --snippet-out, --c-array, --require-optimal, --budget and --effort; "
                 "a plan is exact for its base order, never certified optimal"
@@ -141,8 +161,8 @@ def command(
     if text is not None:
         document["snippet"] = text
     screen.document(document)
-    alone = quiet and snippet and text is not None
-    if not alone:
+    only_text = quiet and snippet and text is not None
+    if not only_text:
         screen.answer(words.answer(result))
     if screen.talks:
         screen.lines(words.details(result))

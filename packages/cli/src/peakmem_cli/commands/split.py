@@ -71,6 +71,8 @@ def command(
 
     The first line is the answer: bytes before and after, the price in MACs, and what no order of the unsplit model reaches.
     """
+    from peakmem.transform.split import DEFAULT_MACS
+
     check_page(report)
     if plot is not None and plot.suffix.lower() != ".svg":
         raise UsageError(f"--plot: {plot} is not a .svg file; the front is drawn as SVG, which browsers show")
@@ -85,14 +87,10 @@ def command(
         model, options, frontend, time_limit, no_measure, screen, wanted=wanted, max_extra_macs=max_extra_macs, target_peak=target_peak,
         objective="arena" if objective == "arena" else "peak",
     )  # fmt: skip
-    failures = found.verification.failures if found.verification is not None else ()
-    written = None
-    if output is not None and found.model is not None and not failures:
-        found.model.save(output, force=force)
-        written = str(output)
+    written = save(found, output, force=force)
     drawn = plot is not None and draw(found, plot, model, force=force)
     if report is not None:
-        given = named(options, time_limit, no_measure) | {"--max-extra-macs": max_extra_macs or "10%"}
+        given = named(options, time_limit, no_measure) | {"--max-extra-macs": max_extra_macs or DEFAULT_MACS}
         write_page(found, report, [], settings=given, source=model, force=force)
     screen.document(found.to_json(output=written))
     return tell(found, screen, output, {output: written is not None, plot: drawn, report: True})
@@ -132,6 +130,14 @@ def look(
         )  # fmt: skip
     screen.result_is_there()
     return found
+
+
+def save(found: Splitting, output: Path | None, *, force: bool) -> str | None:
+    """Write what was made, unless it was refused; where, or None."""
+    if output is None or found.model is None or (found.verification is not None and found.verification.failures):
+        return None
+    found.model.save(output, force=force)
+    return str(output)
 
 
 def draw(found: Splitting, plot: Path, model: Path, *, force: bool) -> bool:

@@ -1,4 +1,4 @@
-"""What a splitting returns, and its document ``peakmem.result/1`` with ``split``; ``docs/how-to/split.md`` describes it."""
+"""What a splitting returns, and its document ``peakmem.result/1`` with ``split``; ``docs/howto/split.md`` describes it."""
 
 from __future__ import annotations
 

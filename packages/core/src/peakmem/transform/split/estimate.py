@@ -76,6 +76,11 @@ class Shape:
         return self.estimator.live_across(self.body, self.first, self.last)
 
     @cached_property
+    def ends(self) -> tuple[int, ...]:
+        """Banded inputs that nothing reads behind the region."""
+        return tuple(b for b in self.body.inputs if self.estimator.last[b] <= self.last)
+
+    @cached_property
     def joined(self) -> int:
         """Bytes while the bands are joined, the largest output first: no number of bands needs less. O(buffers)."""
         sizes = [self.estimator.source.program.buffers[b].size for b in self.body.outputs]
@@ -96,11 +101,12 @@ class Shape:
         cuts = self.body.cuts(bands)
         if cuts is None:
             return None
-        axis = self.body.axis
+        source, axis = self.estimator.source, self.body.axis
         across, ending = self.around
         cut: list[int] = []  # bytes of each band's cuts
         inner: list[int] = []  # the most that a band holds while it runs, its cuts included
         pieces: list[int] = []  # bytes of what each band delivers
+        whole: list[int] = []  # bytes of inputs that end in the region and that a band reads whole
         macs = 0
         for wanted in cuts:
             worked = band(self.body, wanted)
@@ -108,6 +114,7 @@ class Shape:
                 return None
             taken, most, delivered, cost = self._one(worked)
             cut.append(taken)
+            whole.append(sum(source.program.buffers[b].size for b in self.ends if b in worked.taken and self._uncut(b, worked)))
             inner.append(most)
             pieces.append(delivered)
             macs += cost
@@ -117,11 +124,16 @@ class Shape:
         going = [*accumulate((ending + done[k] + max(inner[k], cut[k]) for k in range(n)), max)]
         rest = [0] * (n + 1)
         for k in range(n - 1, -1, -1):
-            rest[k] = max(rest[k + 1], left[k + 1] + done[k] + inner[k])
+            rest[k] = max(rest[k + 1], left[k + 1] + done[k] + inner[k] + max(whole[k:]))
         best = min(
             max(going[k - 1] if k else 0, ending + done[k] + left[k], rest[k]) for k in range(n)
         )
         return Candidate(self.first, self.last, bands, axis, max(across + best, self.joined), macs - self.macs)
+
+    def _uncut(self, buffer: int, worked: Band) -> bool:
+        """Whether a band reads the whole of an input."""
+        rows = worked.taken[buffer]
+        return (rows.start, rows.count) == (0, self.estimator.source.extent(buffer, self.body.axis))
 
     def _one(self, worked: Band) -> tuple[int, int, int, int]:
         """Bytes of its cuts, the most it holds, bytes of what it delivers, MACs."""
@@ -129,7 +141,7 @@ class Shape:
         alive: dict[int, int] = {}
         taken = 0
         for b, rows in worked.taken.items():
-            if (rows.start, rows.count) != (0, source.extent(b, axis)):
+            if not self._uncut(b, worked):
                 alive[b] = source.size(b, axis, rows.count)
                 taken += alive[b]
         most, cost = taken, 0

@@ -82,7 +82,10 @@ def split(
     most = parse_extra_macs(max_extra_macs or DEFAULT_MACS, macs)
     ordering = certify(model, time_limit=None if time_limit is None else time_limit / 4, progress=progress)
     result = Splitting(source=model, ordering=ordering, macs=macs, most=most, target=target_peak)
-    result.seconds["order"] = time.monotonic() - begin
+    result.seconds["order"] = spent = time.monotonic() - begin
+    if ordering.interrupted and (time_limit is None or spent < time_limit / 4):  # Ctrl-C, not the time limit
+        result.interrupted, result.reason = True, "interrupted before regions were searched"
+        return result
     if regions is not None:
         made = lay_out(source, range(len(program)), sorted(regions))
         chosen = [made]
@@ -164,8 +167,8 @@ def _reason(source: Splittable, ordering: Ordering, found: Searched, most: int) 
     for v in hot:
         rules = [source.rule(v, axis) for axis in ("rows", "channels")]
         if all(isinstance(rule, str) for rule in rules):
-            return f"its peak is in {program.statements[v].name}, and {rules[0]}; operators before it may still be recomputed or cut"
-    why = "" if found.complete else "; the search ended early, give more --time-limit"
+            return f"its peak is where {rules[0]} (running operators twice may still help: peakmem recompute)"
+    why = "" if found.complete else "; interrupted" if found.stopped else "; the search ended early, give more --time-limit"
     return f"no regions of it that run in bands were found to need less for {most:,} more MACs{why}"
 
 

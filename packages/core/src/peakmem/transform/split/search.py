@@ -30,11 +30,14 @@ MISSES = 2
 LONGEST = 16
 """Statements of a region."""
 
-WORTH = 0.5
+WORTH = 0.35
 """A region is looked at only where the unsplit program holds this share of its peak."""
 
 THRESHOLDS = 40
 """Points of the estimated front that are worked out."""
+
+EARLY = 6
+"""Points of the front of one base order that are ordered before the next base order is estimated, lowest first."""
 
 EFFORT = 60_000
 """Units of work (`peakmem.ordering.meter`) for the order of one split program while it is compared with others."""
@@ -231,24 +234,30 @@ class Search:
         say = self.progress or silent
         complete, stopped = True, False
         try:
-            say("estimating regions")
             within: list[tuple[int, int, tuple[int, ...], tuple[Region, ...]]] = []
             for order in dict.fromkeys(map(tuple, self.orders)):
+                say("estimating regions" + (f", best {self.lowest():,} B" if self.trials else ""))
                 estimator = Estimator(self.source, order)
                 found = candidates(estimator, self.peak, self.axes, self.out)
                 front = estimated_front(estimator, found, self.peak)
-                within += [(level, macs, order, regions) for level, macs, regions in front if macs <= self.most]
-            # The lowest within the limit first: they are the ones asked for.
-            for _, _, order, regions in sorted(within, key=lambda row: row[:2]):
-                if self.trials >= limit // 2 or self.out():
-                    break
-                self.look(order, regions)
-                say(f"ordering split programs: {self.trials}, best {self.lowest():,} B")
+                # The lowest within the limit first: they are the ones asked for.
+                here = sorted((level, macs, order, regions) for level, macs, regions in front if macs <= self.most)
+                within += here
+                self.look_at(here[:EARLY], limit // 2, say)
+            self.look_at(sorted(within), limit // 2, say)
             self.improve(limit, say)
             complete = not self.out()
         except KeyboardInterrupt:
             complete, stopped = False, True
         return Searched(pareto(self.points, self.weight), self.trials, complete, stopped)
+
+    def look_at(self, rows: Sequence[tuple[int, int, tuple[int, ...], tuple[Region, ...]]], limit: int, say: Progress) -> None:
+        """Order what was estimated, until so many trials are used up."""
+        for _, _, order, regions in rows:
+            if self.trials >= limit or self.out():
+                return
+            self.look(order, regions)
+            say(f"ordering split programs: {self.trials}, best {self.lowest():,} B")
 
     @property
     def points(self) -> list[Point]:

@@ -1,0 +1,84 @@
+"""``peakmem split``: what it refuses, and what it says of a real model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Call = Callable[..., Any]
+MODEL = Path(__file__).resolve().parents[4] / "shared" / "data" / "tflite" / "tflm_person_detect.tflite"
+
+real = pytest.mark.skipif(not MODEL.is_file(), reason="the shared models are not here (shared/data/tflite)")
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("--region", "3..x", "--bands", "2"), "no region"),
+    (("--region", "2..3"), "--bands"),
+    (("--bands", "2"), "--region"),
+    (("--region", "2..3:width", "--bands", "2"), "rows and channels"),
+    (("--region", "2..3", "--bands", "2", "--max-extra-macs", "2%"), "nothing is searched"),
+    (("--plot", "front.png"), "not a .svg file"),
+    (("--objective", "speed"), "not one of"),
+])  # fmt: skip
+def test_bad_usage_is_refused_before_any_work(peakmem: Call, program: Path, arguments: tuple[str, ...], said: str) -> None:
+    done = peakmem("split", program, *arguments)
+    assert done.code == 2
+    assert said in done.err
+    assert done.out == ""
+
+
+def test_a_frontend_without_maps_of_rows_says_so(peakmem: Call, program: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    done = peakmem("split", program, "-o", out)
+    assert done.code == 1
+    assert "cannot split" in done.err
+    assert not out.exists()
+    assert peakmem("optimize", program, "--split", "2%", "-o", out).code == 1
+    assert peakmem("optimize", program, "--split", "2%", "--recompute").code == 2
+
+
+@real
+def test_a_real_model_in_bands(peakmem: Call, tmp_path: Path) -> None:
+    out, plot, page = tmp_path / "out.tflite", tmp_path / "front.svg", tmp_path / "page.html"
+    arguments = ("split", MODEL, "--max-extra-macs", "5%", "--no-measure", "-o", out, "--plot", plot, "--report", page)
+    done = peakmem(*arguments)
+    assert (done.code, done.err) == (0, "")
+    first = done.out.splitlines()[0]
+    assert "below the certified optimum of the unsplit model (55,296 B)" in first
+    assert "certified optimal for this split" in first
+    assert "more MACs" in first
+    assert plot.read_text().startswith("<svg")
+    assert "rows" in page.read_text()
+    assert peakmem(*arguments).code == 2  # the outputs exist
+    told = peakmem("verify", MODEL, out)
+    assert "bands" in told.out or "tflite-micro" in told.err
+
+
+@real
+def test_regions_by_hand_and_the_document(peakmem: Call, tmp_path: Path) -> None:
+    done = peakmem("split", MODEL, "--region", "2..3", "--bands", "4", "--no-measure", "--json")
+    document = done.document
+    assert document["schema"] == "peakmem.result/1"
+    assert document["split"]["regions"] == [
+        {"statements": ["2:CONV_2D", "3:DEPTHWISE_CONV_2D"], "bands": 4, "axis": "rows"}
+    ]
+    assert document["runtime"]["predicted_bytes"] == 36864
+    assert document["optimal"]
+    assert document["split"]["unsplit"]["optimal"]
+    in_one_step = peakmem("optimize", MODEL, "--split", "2%", "--no-measure", "--json").document
+    assert in_one_step["runtime"]["predicted_bytes"] <= 36864
+
+
+@real
+def test_what_cannot_be_reached_is_not_written(peakmem: Call, tmp_path: Path) -> None:
+    out = tmp_path / "out.tflite"
+    done = peakmem("split", MODEL, "--target-peak", "9000", "--max-extra-macs", "1%", "--no-measure", "-o", out)
+    assert done.code == 1
+    assert "not written" in done.err
+    assert not out.exists()
+    worse = peakmem("split", MODEL, "--region", "24..24", "--bands", "3", "--no-measure", "-o", out)
+    assert worse.code in (0, 1)
+    assert out.exists() is (worse.code == 0)

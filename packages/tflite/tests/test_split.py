@@ -1,0 +1,268 @@
+"""TFLite models in bands: every bit equal on TFLite Micro, heads as predicted, and nothing that is not known to be safe."""
+
+from __future__ import annotations
+
+import random
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import peakmem
+import pytest
+from peakmem.frontends.splitting import Region
+from peakmem.model import InputError, Refused
+from peakmem.transform.split import lay_out
+from peakmem_tflite import splitwrite
+from peakmem_tflite.flatbuffer import Flat
+from peakmem_tflite.model import TfliteModel
+from peakmem_tflite.rewrite import with_plan
+from peakmem_tflite.settings import Settings
+from peakmem_tflite.splitcheck import check_split
+
+sys.path.append(str(Path(__file__).parent))  # for the helpers of this test
+from splitnets import image_net, same_outputs
+
+FAULTS = Path(__file__).resolve().parents[4] / "shared" / "data" / "faults" / "tflite"
+
+
+def load(data: bytes, target: str = "reference") -> TfliteModel:
+    return TfliteModel.from_bytes(data, settings=Settings(named=True, target=target))
+
+
+def in_bands(model: TfliteModel, *regions: Region) -> TfliteModel:
+    return model.apply_split(lay_out(model.splittable(), range(len(model.program)), regions))
+
+
+def column(tiny, *steps, height: int = 12, kind: str = "FLOAT32", channels: int = 3, shape: tuple[int, ...] | None = None):
+    """A chain of operators on one image: each step gives operator, constants, shape of the result and options."""
+    tensors = [tiny.T(shape or (1, height, 4, channels), kind, name="x", scale=0.05)]
+    operators = []
+    last = 0
+    for op, constants, result, options, *first in steps:
+        inputs = []
+        for c in constants:
+            c = np.asarray(c)
+            tensors.append(tiny.T(c.shape, "INT32" if c.dtype == np.int32 else "FLOAT32", c))
+            inputs.append(len(tensors) - 1)
+        tensors.append(tiny.T(result, kind, scale=0.05))
+        operators.append(tiny.Op(op, (*inputs, last) if first else (last, *inputs), (len(tensors) - 1,), options))
+        last = len(tensors) - 1
+    return tiny.File([tiny.Sub(tensors, operators, (0,), (last,))])
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_regions_of_random_nets_keep_every_bit(tiny, tflm, tmp_path, seed):
+    rng = random.Random(seed)
+    data = tiny.encode(image_net(tiny, seed))
+    model = load(data)
+    n = len(model.program)
+    for _ in range(20):
+        first = rng.randrange(n)
+        region = Region(first, min(n - 1, first + rng.randint(0, 4)), rng.randint(2, 12), rng.choice(("rows", "rows", "channels")))
+        try:
+            made = in_bands(model, region)
+        except Refused:
+            continue
+        assert same_outputs(data, made.data, tmp_path, count=len(model.graph.subgraphs[0].outputs)) > 0
+        return
+
+
+def test_most_random_nets_can_be_split(tiny):
+    """The test above is not passed by refusing."""
+    done = 0
+    for seed in range(24):
+        model = load(tiny.encode(image_net(tiny, seed)))
+        source, n = model.splittable(), len(model.program)
+        for first in range(n):
+            try:
+                lay_out(source, range(n), [Region(first, min(n - 1, first + 1), 2)])
+            except Refused:
+                continue
+            done += 1
+            break
+    assert done >= 20
+
+
+def test_a_split_model_is_ordered_planned_and_measured_like_any_other(tiny, tflm):
+    model = load(tiny.encode(tiny.convolutions((8, 8, 4, 4))))
+    found = peakmem.split(model, max_extra_macs="30%", time_limit=None)
+    assert found.model is not None, found.reason
+    check = found.verification
+    assert check.failures == ()
+    assert check.as_predicted and check.identical
+    assert check.optimized_bytes < found.ordering.peak
+    assert found.result.realized_optimal
+    document = found.to_json()
+    assert document["split"]["unsplit"]["optimal"]
+    assert document["runtime"]["optimized_bytes"] == check.optimized_bytes
+    assert document["split"]["extra_macs"] <= 0.3 * document["split"]["macs"]
+    again = peakmem.split(model, max_extra_macs="30%", time_limit=None, measure=False)
+    assert again.model.data == found.model.data
+
+
+PERSON = {  # regions, head in bytes, more MACs in per cent
+    "tflm_person_detect": ([Region(2, 3, 4)], 36864, 0.66),
+    "mlperf_vww96_int8": ([Region(2, 3, 3)], 46080, 0.42),
+    "tinyengine_mcunet_vww": ([Region(5, 8, 2)], 96000, 0.47),
+}
+
+
+@pytest.mark.parametrize("name", sorted(PERSON))
+def test_known_splits_of_real_models(shared, tflm, name):
+    paths = {path.stem: path for path in shared}
+    if name not in paths:
+        pytest.skip(f"{name}.tflite is not among the shared models")
+    regions, head, share = PERSON[name]
+    found = peakmem.split(load(paths[name].read_bytes()), regions=regions)
+    assert found.verification.as_predicted and found.verification.identical
+    assert found.verification.optimized_bytes == head < found.unsplit_bound
+    assert found.unsplit_optimal and found.result.realized_optimal
+    assert round(100 * found.split.extra_macs / found.macs, 2) == share
+
+
+SEARCHED = {  # kernels, more MACs, head in bytes or less
+    "tflm_person_detect": [("reference", "2%", 36864), ("reference", "15%", 24192), ("esp-nn-1.2.1", "15%", 41504)],
+    "mlperf_vww96_int8": [("reference", "2%", 46080), ("esp-nn-1.2.1", "10%", 46464)],
+    "mlperf_ic_resnet8_int8": [("reference", "23.3%", 32768), ("esp-nn-1.2.1", "16%", 54368)],
+    "gen_unet_64": [("reference", "10%", 106496)],
+}
+
+
+@pytest.mark.parametrize("name", sorted(SEARCHED))
+def test_the_search_finds_what_is_known_to_be_reachable(shared, name):
+    paths = {path.stem: path for path in shared}
+    if name not in paths:
+        pytest.skip(f"{name}.tflite is not among the shared models")
+    for target, share, head in SEARCHED[name]:
+        found = peakmem.split(load(paths[name].read_bytes(), target), max_extra_macs=share, measure=False, time_limit=None)
+        assert found.model.predicted_bytes <= head, (target, share)
+        assert found.model.predicted_bytes < found.unsplit_bound
+
+
+def test_constants_with_rows_are_cut_by_their_place_from_the_right(tflm, tmp_path):
+    """Keras' PRELU has an alpha of height, width and channels, which has rows in rank 3."""
+    path = FAULTS / "split_prelu_hwc.tflite"
+    if not path.is_file():
+        pytest.skip(f"{path.name} is not among the shared faults")
+    model = load(path.read_bytes())
+    made = in_bands(model, Region(0, 2, 3))
+    assert same_outputs(model.data, made.data, tmp_path) > 0
+
+
+def test_nothing_of_the_interface_changes(tiny):
+    file = tiny.convolutions()
+    file.metadata = {"min_runtime_version": b"1.5.0"}
+    file.signatures = [("serving", {"image": 0}, {"scores": len(file.subgraphs[0].tensors) - 1})]
+    data = with_plan(load(tiny.encode(file)).graph, [-1] * len(file.subgraphs[0].tensors))
+    model = load(data)
+    made = in_bands(model, Region(0, 2, 3))
+    old, new = model.graph, made.graph
+    assert [m.name for m in new.metadata] == ["min_runtime_version"]
+    for side in ("inputs", "outputs"):
+        mine, theirs = getattr(new.subgraphs[0], side), getattr(old.subgraphs[0], side)
+        assert mine == theirs
+        assert [new.subgraphs[0].tensors[t] for t in mine] == [old.subgraphs[0].tensors[t] for t in theirs]
+    tables = [Flat(g.data, "").root().children(7, "")[0] for g in (old, new)]
+    assert [[(m.text(0, ""), m.scalar(1, "I")) for m in t.children(slot, "")] for slot in (0, 1) for t in tables[:1]] == [
+        [(m.text(0, ""), m.scalar(1, "I")) for m in t.children(slot, "")] for slot in (0, 1) for t in tables[1:]
+    ]
+    touched = {t for op in new.subgraphs[0].operators for t in (*op.inputs, *op.outputs)}
+    left = [t for i, t in enumerate(new.subgraphs[0].tensors) if i not in touched and not t.constant]
+    assert not left  # tensors that nobody touches would take room in the arena
+
+
+def test_channels_take_their_own_scales_along(tiny, tflm, tmp_path):
+    model = load(tiny.encode(tiny.convolutions()))
+    made = in_bands(model, Region(0, 0, 4, "channels"))
+    assert same_outputs(model.data, made.data, tmp_path) > 0
+    weights = [made.graph.subgraphs[0].tensors[op.inputs[1]] for op in made.graph.subgraphs[0].operators if op.op == "CONV_2D"]
+    assert [w.shape[0] for w in weights[:4]] == [6, 6, 6, 6]
+
+
+CONV = [np.ones((3, 3, 1, 3)), np.ones(3)]
+
+
+@pytest.mark.parametrize(("steps", "said"), [
+    ([("MEAN", [np.array([1, 2], np.int32)], (1, 1, 1, 3), {"KeepDims": True})], "no known map"),
+    ([("RESIZE_BILINEAR", [np.array([36, 4], np.int32)], (1, 36, 4, 3), {"HalfPixelCenters": True})], "no power of two"),
+    ([("RESIZE_BILINEAR", [np.array([24, 4], np.int32)], (1, 24, 4, 3), {"AlignCorners": True})], "aligns corners"),
+    ([("RESIZE_NEAREST_NEIGHBOR", [np.array([12 * 41, 4], np.int32)], (1, 12 * 41, 4, 3), {})], "steps are rounded"),
+    ([("RESIZE_NEAREST_NEIGHBOR", [np.array([18, 4], np.int32)], (1, 18, 4, 3), {})], "no whole factor"),
+    ([("MIRROR_PAD", [np.array([[0, 0], [1, 1], [0, 0], [0, 0]], np.int32)], (1, 14, 4, 3), {})], "no known map"),
+    ([("SOFTMAX", [], (1, 12, 4, 3), {"Beta": 1.0})] * 2, ""),
+])  # fmt: skip
+def test_what_is_not_known_to_keep_every_bit_is_refused(tiny, steps, said):
+    model = load(tiny.encode(column(tiny, *steps)))
+    if not said:
+        assert len(in_bands(model, Region(0, 1, 3)).program) > len(model.program)
+        return
+    with pytest.raises(Refused, match=said):
+        in_bands(model, Region(0, 0, 2))
+
+
+def test_sums_are_never_split(tiny):
+    """Softmax over channels and whole convolutions in the middle of a region of channels."""
+    model = load(tiny.encode(tiny.convolutions()))
+    with pytest.raises(Refused, match="reads the whole"):
+        in_bands(model, Region(0, 2, 2, "channels"))
+    softmax = load(tiny.encode(column(tiny, ("SOFTMAX", [], (1, 12, 4, 3), {"Beta": 1.0}))))
+    with pytest.raises(Refused, match="along its channels"):
+        in_bands(softmax, Region(0, 0, 2, "channels"))
+
+
+def test_padding_at_the_top_stays_that_of_the_original_on_esp_nn(shared):
+    paths = {path.stem: path for path in shared}
+    if "tflm_person_detect" not in paths:
+        pytest.skip("tflm_person_detect.tflite is not among the shared models")
+    model = load(paths["tflm_person_detect"].read_bytes(), "esp-nn-1.2.1")
+    source = model.splittable()
+    for v in range(8):
+        rule = source.rule(v, "rows").map
+        for start in range(4):
+            for count in range(rule.reach, 12):
+                band = rule.output(replace_rows(start, count))
+                assert band is None or rule.geometry(count)[1] == rule.geometry(rule.extent)[1]
+
+
+def replace_rows(start: int, count: int):
+    from peakmem.frontends.splitting import exactly
+
+    return exactly(start, start + count)
+
+
+def test_a_file_that_is_no_split_of_the_original_is_never_made(tiny, monkeypatch):
+    """The independent checker stands between what was planned and what is written."""
+    model = load(tiny.encode(tiny.convolutions()))
+    split = lay_out(model.splittable(), range(len(model.program)), [Region(0, 2, 3)])
+    good = model.apply_split(split)
+    assert check_split(model.data, good.data).bands
+    cut = next(k for k, s in enumerate(split.steps) if s.kind == "cut")
+    part = split.steps[cut].writes[0] - len(model.program.buffers)
+    moved = replace(split.parts[part], start=split.parts[part].start + 1)
+    wrong = replace(split, parts=(*split.parts[:part], moved, *split.parts[part + 1 :]))
+    with pytest.raises(InputError):
+        model.apply_split(wrong)
+    monkeypatch.setattr(splitwrite, "check", lambda old, new: new)
+    larger = replace(split, steps=split.steps[:-1])
+    with pytest.raises((InputError, IndexError)):
+        model.apply_split(larger)
+
+
+def test_what_cannot_be_split_says_why(tiny):
+    alone = load(tiny.encode(tiny.diamond()))
+    found = peakmem.split(alone, measure=False)
+    assert found.model is None
+    assert found.reason
+    document = found.to_json()
+    assert document["split"]["reason"] == found.reason
+    assert document["split"]["regions"] == []
+
+
+def test_scratch_that_is_listed_by_operator_knows_nothing_of_bands(tiny):
+    from peakmem_tflite.targets import ScratchFile
+
+    text = '{"schema": "peakmem.scratch/1", "operators": []}'
+    model = TfliteModel.from_bytes(tiny.encode(tiny.convolutions()), settings=Settings(scratch=ScratchFile.parse(text, "s.json")))
+    with pytest.raises(Refused, match="operators of this file"):
+        peakmem.split(model, measure=False)
