@@ -11,12 +11,11 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from peakmem.model import Program, timeline
 
-if TYPE_CHECKING:
-    from peakmem_inductor.reporting import GraphReport
+from peakmem_inductor.rows import GraphReport
 
 ONEDNN = ("mkldnn", "convolution", "onednn")
 
