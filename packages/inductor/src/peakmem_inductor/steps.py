@@ -167,7 +167,7 @@ def model_step(graphs: str, phases: Sequence[Phase], resident: Mapping[str, int]
     op = program.statements[v].op
     maker = "oneDNN's workspace" if any(w in op for w in ONEDNN) else f"workspace of {op}"
     add(maker, line.workspaces[v])
-    add("rounding of the text", phase.base + phase.after - sum(live.values()))
+    add("difference of the text from its statements", phase.base + phase.after - sum(live.values()))
     bounds = [p.bound if p.bound is None else p.base + p.bound for p in phases]
     return StepReport(
         graphs=graphs,
