@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from time import monotonic
 
-
 ENDLESS = 1 << 62
 
 
