@@ -20,7 +20,7 @@ After the canonical search the smaller number holds: what that left open among m
 MOST_ITEMS = 2_000
 """With more items the canonical search is not tried: its memory grows with their square."""
 
-LARGE = 20_000
+LARGE = 4_000
 """Sections of all items, summed, above which there are fewer nodes, in proportion to what each of them costs."""
 
 NODES = {0.1: 25_000, 0.5: 250_000, 2.0: 2_000_000, 10.0: 10_000_000, 50.0: 50_000_000, 250.0: 250_000_000}
