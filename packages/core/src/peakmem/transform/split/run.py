@@ -106,7 +106,9 @@ def split(
     since = time.monotonic()
     say("ordering the split program")
     try:
-        for one in chosen:
+        for k, one in enumerate(chosen):
+            if k and deadline is not None and time.monotonic() > deadline:
+                break
             _realize(result, one, deadline, progress)
             at, ordered = result.model, result.reordering
             if at is not None and ordered is not None and at.predicted_bytes + model.realized_offset <= ordered.peak:
