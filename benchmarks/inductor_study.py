@@ -146,8 +146,8 @@ class Study:
         import torch
         from generators import random_order
         from peakmem.model import PeakmemError
-        from peakmem_inductor.arguments import Watch, copies, differing_storage, first_difference
-        from peakmem_inductor.dispatch import Candidate, Options, graph_name, order_candidate, owned
+        from peakmem_inductor.arguments import Again, difference
+        from peakmem_inductor.dispatch import Candidate, Options, graph_name, order_candidate
         from peakmem_inductor.emitting import emit
         from peakmem_inductor.passes import GivenOrder, MethodPass
         from peakmem_inductor.record import measure, record_profile
@@ -162,27 +162,21 @@ class Study:
         except PeakmemError as error:
             row["fallback"] = str(error)
             return module.call(args)
-        backup = copies(args, [False] * len(args))
+        again = Again(wrapper.inputs, args)
+        again.set_aside(args, wrapper.inputs, wrapper.inputs)
         state = torch.get_rng_state()
-        watch = Watch(wrapper.inputs, args)
-        result, profile = record_profile(wrapper, candidate.namespace, args)
+        result, profile = record_profile(wrapper, candidate.namespace, again.take())
+        reference = again.seen(result)
         after_state = torch.get_rng_state()
-        keep = [False] * len(backup)
 
         def run(other: Any, namespace: Any, act: Any, poison: bool) -> tuple[Any, str, Any]:
-            again = copies(backup, keep)
-            mine = owned(wrapper, profile)
-            held = [a for n, a in zip(wrapper.inputs, again) if n not in mine]
-            beside = Watch(other.inputs, again)
             torch.set_rng_state(state)
-            made, measured = act(other, namespace, again, **({"poison": True} if poison else {}))
-            difference = first_difference(result, made, "output") or differing_storage(watch.alive(), beside.alive())
-            del held
-            return made, difference, measured
+            made, measured = act(other, namespace, again.take(), **({"poison": True} if poison else {}))
+            return made, difference(reference, again.seen(made)), measured
 
         try:
-            _, difference, _ = run(wrapper, candidate.namespace, measure, False)
-            row["reproducible"] = not difference
+            _, differs, _ = run(wrapper, candidate.namespace, measure, False)
+            row["reproducible"] = not differs
             found = order_candidate(candidate, wrapper, profile, Options(time_limit=self.time_limit))
             graph, program = found.graph, found.graph.program
             row["statements"] = len(program)
@@ -196,8 +190,8 @@ class Study:
                 orders[f"random{i}"] = random_order(i, program)
             for name, order in orders.items():
                 text = parse_wrapper(emit(graph, order).source, where=name)
-                _, difference, peak = run(text, candidate.namespace, measure, True)
-                row[name] = {"predicted": graph.predicted(order), "realized": peak, "identical": not difference}
+                _, differs, peak = run(text, candidate.namespace, measure, True)
+                row[name] = {"predicted": graph.predicted(order), "realized": peak, "identical": not differs}
             best = found
             for name in METHODS:
                 chosen = MethodPass(name)
@@ -205,9 +199,9 @@ class Study:
                 if other is not None and row[name].get("identical") and other.after < best.after:
                     best = other
             text = parse_wrapper(emit(best.graph, best.order).source, where="least")
-            _, difference, peak = run(text, best.candidate.namespace, measure, True)
+            _, differs, peak = run(text, best.candidate.namespace, measure, True)
             row["least"] = {
-                "predicted": best.after, "realized": peak, "identical": not difference, "from": best.candidate.name,
+                "predicted": best.after, "realized": peak, "identical": not differs, "from": best.candidate.name,
                 "certified": best.certified, "bound": best.bound,
             }  # fmt: skip
             if (row["untouched"]["realized"] or 0) < best.after:
@@ -233,13 +227,13 @@ class Study:
             module, path = generate(name, chosen)
             candidate = candidate_type(name, module, path, module.call)
             wrapper = candidate.read()
-            _, difference, realized = run(wrapper, candidate.namespace, measure, False)
+            _, differs, realized = run(wrapper, candidate.namespace, measure, False)
             found = None
             if order is not None:
                 _, _, profile = run(wrapper, candidate.namespace, record_profile, False)
                 found = order(candidate, wrapper, profile, Options(time_limit=self.time_limit))
             estimate = chosen.estimates[0] if chosen.estimates else None
-            return {"predicted": estimate, "realized": realized, "identical": not difference}, found
+            return {"predicted": estimate, "realized": realized, "identical": not differs}, found
         except Exception as error:
             logging.exception(name)
             return {"error": f"{type(error).__name__}: {error}"}, None

@@ -12,7 +12,7 @@ the base order reaches the target. *peak B* is the peak of the plan.
 
 *settled by* is what proved the bound, or that there is no plan, and *plan by* what found the plan: ``free``, nothing costs less
 than 0; ``cp-sat`` and ``highs`` solve relaxations, whose solutions may be plans (``relaxation``); ``intervals``, CP-SAT on the
-full problem or on few units; ``lowering`` and ``eviction`` are heuristics. A second table counts them. A third gives seconds until the first relaxation of one target is settled by each solver alone, at most
+full problem or on few units; ``lowering`` and ``eviction`` are heuristics, and lowering also mends the reruns of a relaxation. A second table counts them. A third gives seconds until the first relaxation of one target is settled by each solver alone, at most
 ``--seconds``: a long narrow program, which the tree decomposition answers without a solver; one on which CP-SAT wins; and one on
 which HiGHS does.
 

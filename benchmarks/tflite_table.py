@@ -1,10 +1,12 @@
 """Heads of TFLite Micro arenas, predicted and measured: as given, reordered, planned, both, and searched without a plan.
 
-    python benchmarks/tflite_table.py [--write] [FOLDER or FILE ...]
+    python benchmarks/tflite_table.py [--write] [--no-targets] [FOLDER or FILE ...]
 
 Needs TFLite Micro (``pip install 'peakmem-tflite[tflm]'``). Without arguments it takes the models of
 ``../shared/data/tflite``. Every figure is computed in this run; a head is printed only where the interpreter measured
-exactly what was predicted, else both numbers are. ``--write`` also writes ``docs/tables/tflite.md``.
+exactly what was predicted, else both numbers are. Then a column for the kernels of each known board: the head as given and that of
+a file ordered and planned for them, which are predicted, since no such kernels run here; and the arena that a 32-bit device needs
+for the planned file with the portable kernels, an estimate. ``--write`` also writes ``docs/tables/tflite.md``.
 """
 
 from __future__ import annotations
@@ -22,13 +24,27 @@ from peakmem_tflite import planning
 from peakmem_tflite.measure import heads
 from peakmem_tflite.model import TfliteModel
 from peakmem_tflite.settings import Settings
+from peakmem_tflite.targets import TABLES
 
 ROOT = Path(__file__).resolve().parents[1]
 HEADER = ("model", "operators", "as given", "order only", "plan only", "order + plan", "no plan, searched",
-          "live peak of the order", "proof", "seconds")  # fmt: skip
+          "live peak of the order", "proof", "seconds", "kTensorArenaSize, estimated")  # fmt: skip
+BOARDS = tuple(target for target in TABLES if target != "reference")
 
 
-def row(path: Path, limit: float) -> tuple[list[str], list[str]]:
+def on_boards(model: TfliteModel, limit: float, wrong: list[str]) -> list[str]:
+    """Heads as given and planned, for each known board."""
+    cells = []
+    for target in BOARDS:
+        given = TfliteModel(model.graph, Settings(target, named=True), model.path)
+        planned = given.apply(given.schedule(order_program(given.program, time_limit=limit)))
+        if planned.predicted_bytes > given.predicted_bytes:
+            wrong.append(f"{model.path}, {target}: {given.predicted_bytes} became {planned.predicted_bytes}")
+        cells.append(f"{given.predicted_bytes} -> {planned.predicted_bytes}")
+    return cells
+
+
+def row(path: Path, limit: float, boards: bool) -> tuple[list[str], list[str]]:
     """Cells of one model, and what is wrong with it."""
     model = TfliteModel.from_bytes(path.read_bytes(), path=path, settings=Settings(named=True))
     begin = time.perf_counter()
@@ -61,24 +77,27 @@ def row(path: Path, limit: float) -> tuple[list[str], list[str]]:
         if ordering.lower_bound == peak:
             proof = "optimal"
     operators = str(sum(len(s.operators) for s in model.graph.subgraphs))
-    return [path.stem, operators, *cells.values(), str(peak), proof, f"{seconds:.2f}"], wrong
+    told = on_boards(model, limit, wrong) if boards else []
+    return [path.stem, operators, *cells.values(), str(peak), proof, f"{seconds:.2f}", str(planned.board.size), *told], wrong
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", type=Path, default=[ROOT.parent / "shared" / "data" / "tflite"])
     parser.add_argument("--write", action="store_true", help="write docs/tables/tflite.md")
+    parser.add_argument("--no-targets", action="store_true", help="leave the columns of boards out")
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds for the order of one model")
     arguments = parser.parse_args()
     files = [f for p in arguments.paths for f in (sorted(p.glob("*.tflite")) if p.is_dir() else [p])]
     if not files:
         print("no models found: name a folder of .tflite files", file=sys.stderr)
         return 2
-    lines = ["| " + " | ".join(HEADER) + " |", "|---|" + "---:|" * (len(HEADER) - 1)]
+    header = HEADER if arguments.no_targets else (*HEADER, *BOARDS)
+    lines = ["| " + " | ".join(header) + " |", "|---|" + "---:|" * (len(header) - 1)]
     print("\n".join(lines))
     wrong: list[str] = []
     for file in files:
-        cells, faults = row(file, arguments.time_limit)
+        cells, faults = row(file, arguments.time_limit, not arguments.no_targets)
         lines.append("| " + " | ".join(cells) + " |")
         print(lines[-1], flush=True)
         wrong += faults
@@ -97,7 +116,9 @@ def main() -> int:
             "Made by `python benchmarks/tflite_table.py --write`; measured on the real interpreter with its portable",
             "kernels. *order only* is the order of least live peak with the interpreter's own planner, *no plan,",
             "searched* an order chosen for that planner. Seconds are those of ordering, planning and rewriting, not of",
-            "measuring, on the machine that made the table.",
+            "measuring, on the machine that made the table. *kTensorArenaSize* is for *order + plan* on a 32-bit device with",
+            "portable kernels, head and margin included, an estimate. The columns of boards are heads as given and as planned",
+            "for that board's kernels, predicted.",
             "",
         ]
         target.write_text("\n".join([*notes, *lines, "", summary, *wrong]) + "\n")

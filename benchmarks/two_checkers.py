@@ -56,6 +56,7 @@ def main() -> int:
     text += "|" + "---:|" * 7 + "\n"
     text += "| " + " | ".join(f"{x:,}" for x in (*row, len(found.disagreements))) + " |\n\n"
     text += "Nodes: " + ", ".join(f"{kind} {found.kinds[kind]:,}" for kind in sorted(ALL_KINDS)) + ".\n"
+    text += f"Programs with overlays: {counts['overlays']:,}.\n"
     print(text)
     print(f"{time.process_time() - begin:.0f} s of CPU time")
     if options.markdown:

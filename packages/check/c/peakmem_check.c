@@ -2703,15 +2703,15 @@ static uint32_t *by_path(const Json *json, uint32_t object, const Program *progr
 static int check_head(const Json *json, const char *digest, int overlays)
 {
     static const char *const names[] = {"digest", "frontend", "version"};
+    static const char *const schemas[] = {"peakmem.certificate/1", "peakmem.certificate/2"};
     uint32_t value, i;
     int version;
     if (json->values[0].kind != OBJECT)
         refuse("the document must be an object");
     value = member(json, 0, "schema");
-    version = kind_of(json, value) != TEXT                            ? 0
-        : is_text(text_of(json, value), "peakmem.certificate/1") ? 1
-        : is_text(text_of(json, value), "peakmem.certificate/2") ? 2
-                                                                 : 0;
+    for (version = kind_of(json, value) == TEXT ? 2 : 0; version; version--)
+        if (is_text(text_of(json, value), schemas[version - 1]))
+            break;
     if (version == 0)
         refuse("'schema' must be 'peakmem.certificate/1' or 'peakmem.certificate/2'");
     if (version == 1 && overlays)

@@ -457,7 +457,7 @@ def c_verdicts(checker: Path, pairs: list[tuple[Path, Path]]) -> list[str]:
 
 @dataclass
 class Study:
-    """Pairs met, what both said, and where they differ."""
+    """Pairs met, how many of the programs have overlays, what both said, and where they differ."""
 
     checker: Path
     folder: Path
@@ -510,6 +510,7 @@ def study(
         for part in proof["proofs"].values():
             result.kinds.update(node["kind"] for node in part["nodes"])
         result.counts["certificates"] += 1
+        result.counts["overlays"] += program.has_overlays
         result.add(written(rng, document), written(rng, proof), f"accepted {proof['lower_bound']} {proof['peak']}")
         for _ in range(mutations * (i + 1) // programs - mutations * i // programs):
             result.counts["mutations"] += 1

@@ -124,6 +124,7 @@ def test_random_programs_and_what_is_wrong_with_them(checker: Path, tmp_path: Pa
     assert not found.disagreements, found.disagreements[0]
     assert found.kinds.keys() == ALL_KINDS
     assert min(found.counts[word] for word in ("accepted", "refused", "bad")) > 100, found.counts
+    assert found.counts["overlays"] > programs // 20
 
 
 def test_the_folder_of_certificates(checker: Path) -> None:

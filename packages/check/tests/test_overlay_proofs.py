@@ -191,7 +191,7 @@ class TestParts:
         [
             ({"statements": []}, "some statements and not all"),
             ({"statements": [0, 1, 2, 3]}, "some statements and not all"),
-            ({"statements": [3]}, "precedes"),
+            ({"statements": [3]}, "a dependence joins"), ({"statements": [2]}, "a dependence joins"),
             ({"statements": [2, 3, 3]}, "twice"),
             ({"statements": [2, 4]}, "must list statements"),
             ({"statements": None}, "must be a list"),
@@ -252,7 +252,7 @@ class TestParts:
         document = self.document(12)
         proof = document["proofs"][""]
         proof["nodes"].append({"kind": "branch", "pair": [0, 2], "first": 1, "second": 1})
-        with pytest.raises(Refused, match="precedes"):
+        with pytest.raises(Refused, match="a dependence joins"):
             check(self.PROGRAM, document | {"proofs": {"": proof | {"root": 2}}})
 
     def test_a_leaf_is_proved_for_each_bound_of_its_part(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import random
 import subprocess
@@ -158,6 +159,14 @@ class TestValidation:
 
 
 class TestDigest:
+    def test_it_is_that_of_the_document_in_its_one_form(self) -> None:
+        for _, other in programs(7, 100, range(6), bodies=True, overlays=True):
+            other = replace(other, name="é", buffers=tuple(replace(b, name=f'"{b.name}\u2028\x7f') for b in other.buffers))
+            document = other.to_json()
+            del document["name"]
+            text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+            assert other.digest == f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
     def test_everything_but_the_name_counts(self) -> None:
         program = build("a=1 b=2", "A > a | use 1", "B a > b | after A")
         assert replace(program, name="other").digest == program.digest

@@ -389,13 +389,16 @@ def test_measured_and_predicted_are_told_apart() -> None:
     source = SimpleNamespace(quantity="arena_head", predicted_bytes=3840, bounded=True)
     after = SimpleNamespace(predicted_bytes=2176)
     result: Any = SimpleNamespace(
-        verification=check, source=source, model=after, certificate=object(), realized_bound=2176
+        verification=check, source=source, model=after, certificate=object(), realized_bound=2176, overlays=False
     )
     assert words.answer(result) == (
         "arena_head 3,840 B -> 2,176 B (-43.3 %), certified optimal; measured on tflm 1.2, outputs bitwise identical"
     )
     result.verification = None
     assert words.answer(result) == "arena_head 3,840 B -> 2,176 B (-43.3 %), certified optimal; predicted"
+    result.overlays = True
+    assert words.answer(result).endswith("certified optimal with overlays; predicted")
+    result.overlays = False
     result.realized_bound, result.live_peak_after, result.lower_bound = 2500, 2500, 2500
     assert "(-43.3 %), order certified optimal; " in words.answer(result)
     result.realized_bound = 2048
@@ -428,3 +431,25 @@ def test_an_unknown_file_names_the_package_that_reads_its_kind(peakmem: Call, tm
     other = tmp_path / "model.xyz"
     other.write_text("nothing of the kind")
     assert "name one with --frontend" in peakmem("inspect", other).err
+
+
+def test_overlays_are_shown_and_said(peakmem: Call, tmp_path: Path) -> None:
+    """A relu that may write on top of what it reads: what shares is a row of its own, and the answer says what is proved."""
+    path = tmp_path / "relu.json"
+    document = {
+        "schema": "peakmem.program/1",
+        "buffers": [{"id": "x", "bytes": 64, "kind": "input"}, {"id": "y", "bytes": 64, "kind": "output"}],
+        "statements": [{"id": "relu", "reads": ["x"], "writes": ["y"], "overlay": {"output": "y", "inputs": ["x"]}}],
+    }
+    path.write_text(json.dumps(document))
+    shown = peakmem("inspect", path)
+    assert "certified optimal with overlays" in shown.out and "(less: y on x)" in shown.out and "-64 B" in shown.out
+    proof = tmp_path / "proof.json"
+    said = peakmem("certify", path, "-o", proof, "--explain")
+    assert said.out.startswith("live_peak 64 B -> 64 B (unchanged), certified optimal with overlays")
+    assert json.loads(proof.read_text())["schema"] == "peakmem.certificate/2"
+    assert peakmem("check", path, proof).code == 0
+    document["statements"][0]["overlay"]["inputs"] = []  # type: ignore[index]
+    path.write_text(json.dumps(document))
+    wrong = peakmem("certify", path)
+    assert wrong.code == 2 and "names no input" in wrong.err and wrong.err.count("\n") == 1

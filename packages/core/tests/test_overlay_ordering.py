@@ -22,6 +22,7 @@ from oracles import (
     reversed_program,
     with_overlays,
 )
+from peakmem.arena import lifetimes, liveness_peak, may_share
 from peakmem.model import InputError, Program, Refused, peak_of, timeline
 from peakmem.ordering import order_program
 from peakmem.ordering.bounds import Pricer, backward_trap_bound, forward_trap_bound, statement_bound
@@ -304,3 +305,21 @@ def _plain(program: Program, folder: Path) -> peakmem.Model:
     path = folder / "plain.json"
     path.write_bytes(program_bytes(program.without_overlays().to_json()))
     return peakmem.load(path)
+
+
+def test_the_pairs_of_an_arena_are_those_that_the_peak_counts() -> None:
+    pairs = 0
+    for i, program in programs(930, 200, range(1, 9), overlays=True):
+        orders = {"": tuple(random_order(random.Random(i), program))}
+        items, permitted = lifetimes(program, orders), may_share(program, orders)
+        assert liveness_peak(items, permitted) == peak_of(program, orders[""])
+        pairs += len(permitted)
+    assert pairs > 100
+
+
+def test_a_statement_with_bodies_shares_nothing_in_an_arena() -> None:
+    body = build("@x=1", "X x >")
+    plain = build("@a=4 o=4", "A a > o | lay o on a")
+    program = Program(plain.buffers, (replace(plain.statements[0], bodies=(body,)),))
+    assert peak_of(program) == 5 and may_share(program) == () and len(may_share(plain)) == 1
+    assert liveness_peak(lifetimes(program), may_share(program)) == 9

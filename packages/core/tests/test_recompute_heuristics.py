@@ -1,4 +1,4 @@
-"""Heuristics: eviction, and plans of few units; and the rows with which a relaxation makes room for reruns."""
+"""Heuristics: eviction, and plans of few units."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from peakmem.model import Program, Statement
 from peakmem.transform.recompute import RerunProblem, floor, make_plan, prune, solve, trace
 from peakmem.transform.recompute.eviction import RULES, Eviction
 from peakmem.transform.recompute.horizon import Horizon
-from peakmem.transform.recompute.integer import solve_integer
 from peakmem.transform.recompute.intervals import solve_intervals
 from peakmem.transform.recompute.plan import _Removal, allowed
-from peakmem.transform.recompute.retention import build
 from test_recompute_oracle import shortest_path
 from test_recompute_solvers import KINDS, problems, random_plans, targets
 
@@ -28,20 +26,19 @@ def test_plans_of_beams_reach_the_target_and_are_never_cheaper_than_the_least_pr
             if target < floor(problem.program).size:
                 continue
             truth = shortest_path(problem, target)
-            for depth in (0, 1, 3):
-                beam = Eviction(problem, target, depth=depth)
-                for width, rules in [*((1, (rule,)) for rule in RULES), (20, ("ratio", "stale", "large+"))]:
-                    reruns = beam.search(width, rules)
-                    assert reruns == beam.search(width, rules)
-                    if reruns is None:
-                        missed += truth is not None
-                        continue
-                    found += 1
-                    plan = make_plan(problem, reruns)
-                    assert allowed(problem, reruns)
-                    assert plan.peak <= target
-                    assert truth is not None
-                    assert plan.extra_macs >= truth
+            beam = Eviction(problem, target)
+            for width, rules in [*((1, (rule,)) for rule in RULES), (20, ("ratio", "stale", "large+"))]:
+                reruns = beam.search(width, rules)
+                assert reruns == beam.search(width, rules)
+                if reruns is None:
+                    missed += truth is not None
+                    continue
+                found += 1
+                plan = make_plan(problem, reruns)
+                assert allowed(problem, reruns)
+                assert plan.peak <= target
+                assert truth is not None
+                assert plan.extra_macs >= truth
     assert found > 2 * missed
 
 
@@ -54,27 +51,6 @@ def test_a_beam_gives_up_what_cannot_beat_a_known_plan() -> None:
     assert beam.search(8, below=(plan.extra_macs, len(reruns) + 1)) == reruns
     cheaper = beam.search(8, below=(plan.extra_macs, len(reruns)))
     assert cheaper is None or (make_plan(problem, cheaper).extra_macs, len(cheaper)) < (plan.extra_macs, len(reruns))
-
-
-def test_room_for_reruns_between_two_steps_excludes_no_plan() -> None:
-    """A bound with all such rows never exceeds the least price, and sometimes exceeds the bound without them."""
-    tighter = 0
-    for seed, problem in enumerate(p for kind in KINDS.values() for p in problems(25, 7, **kind)):
-        rng = random.Random(seed)
-        for target in targets(problem):
-            truth = shortest_path(problem, target)
-            horizon = Horizon(problem, target)
-            steps = [s for s in range(len(problem.order)) if rng.random() < 0.8]
-            crowded = [(s, u) for s in steps for u in range(len(problem.units))]
-            with_rows, without = build(horizon, steps, crowded), build(horizon, steps)
-            if with_rows is None or without is None:
-                assert truth is None
-                continue
-            bound = solve_integer(with_rows, budget=None, time_limit=60).bound
-            loose = solve_integer(without, budget=None, time_limit=60).bound
-            assert truth is None or (bound is not None and bound <= truth)
-            tighter += loose is not None and (bound is None or bound > loose)
-    assert tighter
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,17 +9,12 @@ from generators import random_program
 from peakmem.model import Program
 from peakmem.transform.recompute import RerunProblem, floor, trace
 from peakmem.transform.recompute.eviction import mask_of
-from peakmem.transform.recompute.oracle import (
-    Rows,
-    State,
-    Weigher,
-    dijkstra,
-    drops,
-    entry,
-    free_order,
-    groups_of,
-    small,
-)
+from peakmem.transform.recompute.oracle import dijkstra, entry, free_order, small
+
+State = tuple[int, int, tuple[int, ...], int, int]
+"""Base steps done, present buffers as a bit set, reruns of each group; while
+a row of reruns is under way, also the unit and how many of its members have run. Bits from the number of buffers on
+are fresh buffers of the row."""
 
 
 def shortest_path(problem: RerunProblem, target: int) -> int | None:
@@ -53,6 +48,61 @@ def shortest_path(problem: RerunProblem, target: int) -> int | None:
 
     start = (0, entry(program), (0,) * len(groups), 0, 0)
     return dijkstra(start, lambda s: s[0] == n, edges)
+
+
+class Rows:
+    """Reruns of a unit, statement by statement."""
+
+    def __init__(self, problem: RerunProblem, target: int, weigh: Weigher) -> None:
+        self.problem, self.target, self.weigh = problem, target, weigh
+        self.buffers = len(problem.program.buffers)
+
+    def proceed(self, state: State) -> Iterator[tuple[int, State]]:
+        """The next member of the row; after the last one, fresh buffers take the place of what they bring back."""
+        step, present, counts, k, done = state
+        problem, unit = self.problem, self.problem.units[k]
+        v = unit.members[done]
+        mine = {b for m in unit.members for b in problem.writes[m]}
+        read = written = 0
+        for b in problem.program.touched[v]:
+            if problem.program.buffers[b].size:
+                bit = 1 << (b + self.buffers if b in mine else b)
+                if b in problem.writes[v] and not any(b in problem.program.touched[m] for m in unit.members[:done]):
+                    written |= bit
+                else:
+                    read |= bit
+        if present & read != read or self.weigh(present | written) + problem.charged[v] > self.target:
+            return
+        present |= written
+        if done + 1 < len(unit.members):
+            yield problem.program.statements[v].cost, (step, present, counts, k, done + 1)
+            return
+        back = (present >> self.buffers) & mask_of(unit.delivers)
+        yield problem.program.statements[v].cost, (step, present & ((1 << self.buffers) - 1) | back, counts, 0, 0)
+
+
+class Weigher:
+    def __init__(self, sizes: list[int]) -> None:
+        self.sizes = [*sizes, *sizes]
+        self.known: dict[int, int] = {}
+
+    def __call__(self, present: int) -> int:
+        if present not in self.known:
+            self.known[present] = sum(s for b, s in enumerate(self.sizes) if present >> b & 1)
+        return self.known[present]
+
+
+def groups_of(problem: RerunProblem) -> dict[int, int]:
+    return {g: i for i, g in enumerate(sorted({u.group for u in problem.units}))}
+
+
+def drops(program: Program, present: int) -> Iterator[int]:
+    fresh = len(program.buffers)
+    for b, x in enumerate(program.buffers):
+        if present >> b & 1 and not x.pinned:
+            yield present & ~(1 << b)
+        if present >> (b + fresh) & 1:
+            yield present & ~(1 << (b + fresh))
 
 
 def test_where_the_dependences_force_the_order_every_base_order_is_this_one() -> None:

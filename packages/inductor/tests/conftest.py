@@ -84,9 +84,9 @@ def backend_of_orders(checks: list[dict[str, Any]], orders: int = 3) -> Any:
     import torch
     from peakmem.model import peak_of
     from peakmem_inductor import backend
-    from peakmem_inductor.arguments import Watch, copies, differing_storage, first_difference
+    from peakmem_inductor.arguments import Again, difference
     from peakmem_inductor.building import build_graph
-    from peakmem_inductor.dispatch import Candidate, owned
+    from peakmem_inductor.dispatch import Candidate
     from peakmem_inductor.emitting import emit
     from peakmem_inductor.record import measure, record_profile
     from peakmem_inductor.simulation import simulate
@@ -104,10 +104,11 @@ def backend_of_orders(checks: list[dict[str, Any]], orders: int = 3) -> Any:
             seen.append(1)
             candidate = Candidate("default", loaded, path, original)
             wrapper = candidate.read()
-            backup = copies(args, [False] * len(args))
+            again = Again(wrapper.inputs, args)
+            again.set_aside(args, wrapper.inputs, wrapper.inputs)
             state = torch.get_rng_state()
-            watch = Watch(wrapper.inputs, args)
-            result, profile = record_profile(wrapper, candidate.namespace, args)
+            result, profile = record_profile(wrapper, candidate.namespace, again.take())
+            seen_first = again.seen(result)
             after = torch.get_rng_state()
             graph = build_graph(wrapper, profile)
             rng = random.Random(1)
@@ -122,14 +123,9 @@ def backend_of_orders(checks: list[dict[str, Any]], orders: int = 3) -> Any:
                 kind, enlarged = ("orders", program) if expansion is None else ("copies", expansion.program)
                 emitted = emit(graph, order, expansion)
                 text = parse_wrapper(emitted.source)
-                again = copies(backup, [False] * len(backup))
-                mine = owned(wrapper, profile)
-                held = [a for n, a in zip(wrapper.inputs, again) if n not in mine]
-                beside = Watch(wrapper.inputs, again)
                 torch.set_rng_state(state)
-                other, peak = measure(text, candidate.namespace, again, poison=True)
-                different = first_difference(result, other, "output") or differing_storage(watch.alive(), beside.alive())
-                del held
+                other, peak = measure(text, candidate.namespace, again.take(), poison=True)
+                different = difference(seen_first, again.seen(other))
                 modelled = peak_of(enlarged, order) - program.entry_bytes
                 row[kind].append((modelled, simulate(text, emitted.profile), peak, different))
                 if expansion is not None:

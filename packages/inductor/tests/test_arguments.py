@@ -1,12 +1,13 @@
-"""Arguments of every kind: copied with all that makes them what they are, or refused with a sentence."""
+"""Arguments of every kind: passed to several runs with all that makes them what they are, or refused with a sentence."""
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import peakmem_inductor
 import pytest
-from peakmem_inductor.arguments import copies, same_bits, special
+from peakmem_inductor.arguments import Again, difference, digest, special
 from peakmem_inductor.emitting import realize
 
 KINDS = {
@@ -33,78 +34,167 @@ def _inference(t: Any) -> Any:
         return t.randn(3, 4)
 
 
+def aside(*args: Any, freed: Any = (), written: Any = ()) -> Any:
+    """Arguments ``a0``, ``a1`` ... set aside for several runs."""
+    again = Again([f"a{i}" for i in range(len(args))], args)
+    again.set_aside(list(args), freed, written)
+    return again
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_copy_is_the_same_in_every_respect(torch: Any, kind: str) -> None:
+def test_what_a_run_frees_comes_back_the_same_in_every_respect(torch: Any, kind: str) -> None:
     value = KINDS[kind](torch)
     assert special(value) == ""
+    names, want = ["a0"], digest(value)
+    shown = (value.is_conj(), value.is_neg(), value.stride(), value.storage_offset(), value.untyped_storage().nbytes())
+    args = [value]
+    again = Again(names, args)
+    again.set_aside(args, names, ())
+    assert args == []
     with torch.device("meta"):  # a default device of the user's is not ours
-        (copy,) = copies([value], [False])
-        assert same_bits(value, copy)
-    assert (copy.is_conj(), copy.is_neg(), copy.stride(), copy.storage_offset()) == (
-        value.is_conj(), value.is_neg(), value.stride(), value.storage_offset()
-    )  # fmt: skip
-    assert copy.untyped_storage().nbytes() == value.untyped_storage().nbytes()
-    if value.numel():
-        assert copy.data_ptr() != value.data_ptr()
+        (same,) = again.take()
+        assert same.untyped_storage()._cdata == value.untyped_storage()._cdata, "what is still there is not read again"
+        del value, same
+        assert again.alive() == {}, "nothing holds it"
+        (back,) = again.take()
+        assert digest(back) == want
+    assert (back.is_conj(), back.is_neg(), back.stride(), back.storage_offset(), back.untyped_storage().nbytes()) == shown
+    if back.numel():
         with torch.no_grad():
-            copy.view(-1)[:1].add_(1) if copy.is_contiguous() else copy.as_strided((1,), (1,)).add_(1)
-        assert not same_bits(value, copy)
+            back.view(-1)[:1].add_(1) if back.is_contiguous() else back.as_strided((1,), (1,)).add_(1)
+        assert digest(back) != want
 
 
 def test_bits_behind_a_conjugate_are_compared_with_it(torch: Any) -> None:
     x = torch.randn(4, dtype=torch.complex64)
-    assert same_bits(x.conj(), x.clone().conj())
-    assert not same_bits(x.conj(), x.conj().resolve_conj()), "the same numbers, another tensor"
-    assert not same_bits(x.conj(), x)
+    assert digest(x.conj()) == digest(x.clone().conj())
+    assert digest(x.conj()) != digest(x.conj().resolve_conj()), "the same numbers, another tensor"
+    assert digest(x.conj()) != digest(x)
 
 
-def test_arguments_of_one_storage_share_its_copy(torch: Any) -> None:
+def test_a_digest_sees_elements_and_nothing_between_them(torch: Any) -> None:
+    base = torch.randn(1200, 700)
+    for view in (base[:, ::2], base.t(), base[5:7], base[0, 0]):
+        own = torch.empty_strided(view.shape, view.stride()).fill_(7).copy_(view)
+        assert digest(own) == digest(view)
+    assert digest(base[None].expand(2, -1, -1)) == digest(base.clone()[None].expand(2, -1, -1))
+    assert digest(base.t()) != digest(base.t().contiguous()), "the same numbers, other strides"
+    changed = base.clone()
+    changed[1100, 1] += 1
+    assert digest(changed[:, ::2]) == digest(base[:, ::2])
+    assert digest(changed) != digest(base)
+    assert digest(base) != digest(base.double()) != digest(base.view(700, 1200))
+    assert digest(torch.tensor([float("nan")])) == digest(torch.tensor([float("nan")]))
+    assert (digest(3) == digest(3)) and digest(3) != digest(3.0) and digest(None) != digest(0)
+
+
+def test_what_is_written_is_as_at_the_beginning_in_every_run(torch: Any) -> None:
+    base, other = torch.ones(4), torch.zeros(2)
+    again = aside(base, base[1:], other, 5, written=["a1"])
+    for _ in range(2):
+        a, b, c, five = again.take()
+        assert (a.tolist(), b.tolist(), five) == ([1.0] * 4, [1.0] * 3, 5)
+        assert c is other
+        assert a is base
+        b.add_(1)
+        seen = again.seen(())
+        assert list(seen) == ["a1"]
+    assert base.tolist() == [1.0, 2.0, 2.0, 2.0]
+    assert difference(seen, again.seen(())) == ""
+    base.add_(1)
+    assert difference(seen, again.seen(())) == "a1"
+
+
+def test_arguments_of_one_storage_share_it_when_they_come_back(torch: Any) -> None:
     base = torch.randn(4, 4)
-    a, b, c = copies([base, base.t()[1:], torch.zeros(2)], [False] * 3)
+    want = digest(base.t()[1:])
+    args = [base, base.t()[1:], torch.zeros(2)]
+    again = Again("abc", args)
+    again.set_aside(args, "abc", ())
+    del base
+    assert again.alive() == {}
+    a, b, c = again.take()
+    assert digest(b) == want
     a.zero_()
     assert not b.any()
-    assert b.shape == (3, 4)
     assert c.untyped_storage()._cdata != a.untyped_storage()._cdata
-    assert base.all()
 
 
-def test_only_what_is_asked_for_is_copied_and_what_shares_its_storage(torch: Any) -> None:
-    weight, x = torch.nn.Parameter(torch.randn(4, 4)), torch.randn(4)
-    a, b, c = copies([weight, weight.detach().t(), x], [True, False, True])
-    assert a.untyped_storage()._cdata == b.untyped_storage()._cdata != weight.untyped_storage()._cdata
-    assert c is x
+def test_only_what_is_still_there_can_be_held(torch: Any) -> None:
+    x, y = torch.ones(3), torch.ones(3)
+    again = Again("xye", [x, y, torch.empty(0)])
+    assert again.hold()
+    want = digest(x)
+    del x
+    assert digest(again.take()[0]) == want
+    lost = Again("xy", [torch.ones(3), y])
+    assert not lost.hold()
+    with pytest.raises(RuntimeError, match="is gone"):
+        lost.take()
 
 
-def test_the_check_copies_what_a_run_writes_or_frees(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first copy of the arguments serves for the rest: a large input exists twice, not three times."""
-    from peakmem_inductor import arguments, dispatch
+def test_outputs_are_compared_one_by_one(torch: Any) -> None:
+    again = aside()
+    a = again.seen((torch.ones(2), 3))
+    assert difference(a, again.seen((torch.ones(2), 3))) == ""
+    assert difference(a, again.seen((torch.ones(2), 4))) == "output 1"
+    assert difference(a, again.seen((torch.ones(2),))) == "output 1"
 
-    taken: list[list[bool]] = []
 
-    def counted(args: Any, keep: Any) -> Any:
-        result = copies(args, keep)
-        taken.append([isinstance(a, torch.Tensor) and a is not b for a, b in zip(args, result, strict=True)])
-        return result
+def test_a_full_disk_leaves_the_graph_alone(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from peakmem_inductor import arguments, dispatch, serving
 
     right = dispatch.order_candidate
+    monkeypatch.setattr(dispatch, "order_candidate", lambda *a: better(right(*a)))
 
-    def better(*args: Any) -> Any:
-        """As if the order were better than the text by a byte, so that it is checked."""
-        from dataclasses import replace
+    def full(*_: Any) -> Any:
+        raise OSError(28, "No space left on device")
 
-        found = right(*args)
-        return replace(found, after=found.after - 1)
+    monkeypatch.setattr(arguments.tempfile, "TemporaryFile", full)
+    serving._warned.clear()
+    compiled = torch.compile(lambda x, y: (x @ y.add_(1)).relu(), backend="peakmem")
+    x, y = torch.ones(3, 3), torch.zeros(3, 3)
+    with torch.no_grad():
+        assert torch.equal(compiled(x, y), torch.full((3, 3), 3.0))
+        assert peakmem_inductor.report()[0].state == "planned"
+        with pytest.warns(peakmem_inductor.PeakmemWarning, match="cannot be set aside.*No space left"):
+            assert torch.equal(compiled(x, y), torch.full((3, 3), 6.0))
+        assert torch.equal(compiled(x, y), torch.full((3, 3), 9.0))
+    assert peakmem_inductor.report()[0].state == "left alone"
 
-    monkeypatch.setattr(arguments, "copies", counted)
-    monkeypatch.setattr(dispatch, "order_candidate", better)
+
+def better(found: Any) -> Any:
+    """As if the order were better than the text by a byte, so that it is checked."""
+    from dataclasses import replace
+
+    return replace(found, after=found.after - 1)
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_the_check_copies_no_argument_in_memory(torch: Any, monkeypatch: pytest.MonkeyPatch, write: bool) -> None:
+    from peakmem_inductor import dispatch, serving
+    from peakmem_inductor.allocator import watching
+
+    right = dispatch.order_candidate
+    monkeypatch.setattr(dispatch, "order_candidate", lambda *a: better(right(*a)))
+    serving._warned.clear()
+    x, y = torch.randn(512, 512), torch.randn(512, 512)
 
     def f(x: Any, y: Any) -> Any:
-        y.add_(1)
-        return (x @ y).relu()
+        return (x @ (y.add_(1) if write else y)).relu()
 
-    with torch.no_grad(), pytest.warns(peakmem_inductor.PeakmemWarning, match="modelled were"):
-        torch.compile(f, backend="peakmem")(torch.randn(4, 4), torch.randn(4, 4))
-    assert sorted(map(sorted, taken[:2])) == [[False, True], [True, True]]
+    with torch.no_grad():
+        torch.compile(f, backend="inductor")(x, y)
+        torch._dynamo.reset()
+        compiled = torch.compile(f, backend="peakmem")
+        with watching() as seen, warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                compiled(x, y)
+        assert any("modelled were" in str(w.message) for w in told)
+        (row,) = peakmem_inductor.report()
+        assert row.identical
+        assert 0 < row.before <= seen.peak < row.before + (1 << 16), "no second set of arguments or results"
 
 
 def test_what_cannot_be_copied_is_named(torch: Any) -> None:

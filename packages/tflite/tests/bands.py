@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 from trees import Tree, add_operator, add_tensor, array, code, constant, copied, load, new, save, shape
@@ -235,6 +236,8 @@ class Splitter:
             op = self.given[p]
             if code(self.model, op) not in ROWS or len(shape(self.model, int(op.Outputs[0]))) != 4 or len(shape(self.model, data_of(self.model, op))) != 4:
                 raise Stuck("not of rows")
+            if code(self.model, op) == "CONCATENATION" and op.BuiltinOptions.Axis not in (3, -1):
+                raise Stuck("joins rows")
         rest = [op for p, op in enumerate(self.given) if not first <= p <= last]
         used = {int(t) for op in rest for t in op.Inputs} | set(map(int, main(self.model).Outputs))
         for t in [t for t in self.region if t in used]:
@@ -242,7 +245,7 @@ class Splitter:
             if h < bands:
                 raise Stuck("few rows")
             cuts = [round(k * h / bands) for k in range(bands + 1)]
-            pieces = [self.cropped(self.want(t, a, b), a, b)[0] for a, b in zip(cuts, cuts[1:])]
+            pieces = [self.cropped(self.want(t, a, b), a, b)[0] for a, b in pairwise(cuts)]
             self.join(pieces, t, 1)
         self.settle(first, rest)
 
@@ -407,7 +410,7 @@ class Splitter:
     def channels(self, first: int, last: int, bands: int) -> None:
         """A chain of operators by output channels of the first."""
         chain = self.given[first : last + 1]
-        for op, follower in zip(chain, chain[1:]):
+        for op, follower in pairwise(chain):
             if [t for t in map(int, follower.Inputs) if not constant(self.model, t)] != [int(op.Outputs[0])]:
                 raise Stuck("no chain")
         inner = {int(op.Outputs[0]) for op in chain[:-1]}
@@ -421,7 +424,7 @@ class Splitter:
             raise Stuck("few channels")
         cuts = sorted({0, total // unit, *self.rng.sample(range(1, total // unit), bands - 1)})
         pieces = []
-        for a, b in ((unit * u, unit * v) for u, v in zip(cuts, cuts[1:])):
+        for a, b in ((unit * u, unit * v) for u, v in pairwise(cuts)):
             tensor = None
             for op in chain:
                 tensor, a, b = self.part(op, tensor, a, b)
@@ -528,7 +531,7 @@ class Net:
         q = None
         if like is not None:
             q = main(self.model).Tensors[like].Quantization
-        elif not self.float and kind != 2 or scales is not None:
+        elif (not self.float and kind != 2) or scales is not None:
             scales = np.array([rng.uniform(0.02, 0.3)], np.float32) if scales is None else scales
             zeros = np.zeros(len(scales), np.int64) + (zero if zero is not None else rng.randint(-20, 20) if len(scales) == 1 else 0)
             q = new("QuantizationParameters", Scale=scales, ZeroPoint=zeros, QuantizedDimension=axis, DetailsType=0)
@@ -557,7 +560,7 @@ class Net:
         act = rng.choice((0, 1, 3))
         reach, wide = (k - 1) * d + 1, (kw - 1) * d + 1
         oh, ow = (-(-h // s), -(-w // s)) if same else ((h - reach) // s + 1, (w - wide) // s + 1)
-        fields = dict(Padding=0 if same else 1, StrideH=s, StrideW=s, FusedActivationFunction=act)
+        fields = {"Padding": 0 if same else 1, "StrideH": s, "StrideW": s, "FusedActivationFunction": act}
         name = rng.choice(
             ("conv", "conv", "conv", "dw", "dw", "dw", "AVERAGE_POOL_2D", "MAX_POOL_2D", "PAD", "MIRROR_PAD", "TRANSPOSE_CONV", "nearest", "bilinear",
              "DEPTH_TO_SPACE", "SPACE_TO_DEPTH", "ADD", "MUL", "rows", "gate", "PRELU", "branch", "branch", "concat", "SOFTMAX", "FULLY_CONNECTED")
@@ -659,7 +662,7 @@ class Net:
         """A convolution that keeps rows, columns and channels."""
         n, h, w, c = shape(self.model, x)
         k = self.rng.choice((1, 3))
-        fields = dict(Padding=0, StrideH=1, StrideW=1, DilationHFactor=1, DilationWFactor=1, FusedActivationFunction=self.rng.choice((0, 1)))
+        fields = {"Padding": 0, "StrideH": 1, "StrideW": 1, "DilationHFactor": 1, "DilationWFactor": 1, "FusedActivationFunction": self.rng.choice((0, 1))}
         y = self.tensor([n, h, w, c], like=x)
         self.op("CONV_2D", [x, *self.weights((c, k, k, c), 0, x)], [y], "Conv2DOptions", 3, **fields)
         return y

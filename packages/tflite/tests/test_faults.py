@@ -193,6 +193,7 @@ def found_file(name):
         ("vww.plan", {"no_plan": True}, 73728, 73728),
         ("varplan_tflm_keyword_scrambled", {}, 11232, 11232),
         ("dangling_tensors", {}, 138240, 36864),
+        ("dangling_tensors", {"drop_untouched": True}, 138240, 29952),
     ],
 )
 def test_the_right_values(tflm, name, settings, before, after):

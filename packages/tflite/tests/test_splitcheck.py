@@ -18,7 +18,7 @@ from peakmem_tflite.splitrows import NoMap, Rows, bilinear, blocks, nearest, pad
 
 sys.path.append(str(Path(__file__).parent))  # for the helpers of this test
 from bands import WINDOWS, Names, Net, Stuck, array, data_of, main, shape, split, symbols, taps
-from trees import code, load
+from trees import code, copied, load, save
 from wrongs import WAYS, NotHere, wrong
 
 REAL = {
@@ -62,7 +62,7 @@ def outputs(data: bytes, seed: int) -> list[bytes]:
     """What TFLite Micro computes from random inputs."""
     from tflite_micro import runtime
 
-    interpreter, model = runtime.Interpreter.from_bytes(data), load(data)
+    interpreter, model = runtime.Interpreter.from_bytes(data, arena_size=1 << 23), load(data)
     rng = np.random.default_rng(seed)
     for k, t in enumerate(map(int, main(model).Inputs)):
         extents = shape(model, t)
@@ -170,24 +170,24 @@ def test_random_nets_in_bands_are_recognised():
 
 def test_bands_one_row_short_are_refused():
     refused = 0
-    for rng, data in nets(range(100, 160)):
+    for rng, data in nets(range(100, 150), size=4):
         for _ in range(3):
             try:
-                made, lies = in_bands(data, rng, lie=0.5)
+                made, lies = in_bands(data, rng, lie=0.8)
             except Stuck:
                 continue
             if lies and not same(data, made):
                 with pytest.raises(InputError):
                     check_split(data, made)
                 refused += 1
-    assert refused > 40
+    assert refused > 30
 
 
 def test_files_with_one_thing_wrong_are_refused():
     """What is accepted all the same computes the same: two tensors of one value in each other's place, a mask that says what the numbers say."""
     refused: Counter[str] = Counter()
     accepted = 0
-    for rng, data in nets(range(200, 330), size=5):
+    for rng, data in nets(range(200, 330), size=4):
         try:
             made, _ = in_bands(data, rng)
             check_split(data, made)
@@ -261,43 +261,61 @@ def test_verify_recognises_bands(shared, tflm):
     assert found.bitwise_identical and found.structure.startswith("the first one split: operators 2..3 in 4 bands of rows")
 
 
-def test_a_constant_with_rows_that_is_not_cut_is_refused():
-    """As for an activation with a slope for every pixel: kernels take the whole one without a word."""
+def test_a_constant_with_rows_is_cut_with_them():
+    """As for an activation with a slope for every pixel: kernels take the whole one, or that of other rows, without a word."""
     rng = random.Random(5)
     net = Net(rng, "float")
-    net.gates = []
-    x, alpha, y = net.tensor([1, 12, 3, 2]), net.tensor([12, 3, 2], data=np.ones((12, 3, 2), np.float32)), net.tensor([1, 12, 3, 2])
+    slopes = np.arange(72, dtype=np.float32).reshape(12, 3, 2)
+    x, alpha, y = net.tensor([1, 12, 3, 2]), net.tensor([12, 3, 2], data=slopes), net.tensor([1, 12, 3, 2])
     net.op("PRELU", [x, alpha], [y])
-    model = net.model
-    main(model).Inputs, main(model).Outputs = np.array([x], np.int32), np.array([y], np.int32)
-    from trees import save
-
-    data = save(model)
+    main(net.model).Inputs, main(net.model).Outputs = np.array([x], np.int32), np.array([y], np.int32)
+    data = save(net.model)
     made, _ = split(data, [(0, 0, 3, "rows")], rng)
     assert check_split(data, made).bands[0].count == 3
-    tree = load(made)
-    whole = next(t for t in range(len(main(tree).Tensors)) if shape(tree, t) == (4, 3, 2))
-    main(tree).Tensors[whole].Shape = np.array([12, 3, 2], np.int32)
-    tree.Buffers[main(tree).Tensors[whole].Buffer].Data = np.frombuffer(np.ones((12, 3, 2), np.float32).tobytes(), np.uint8)
-    with pytest.raises(InputError, match="constant that is not the part"):
-        check_split(data, save(tree))
+    for extents, other, reason in (((12, 3, 2), slopes, r"PRELU\) gives"), ((4, 3, 2), slopes[1:5], "constant that is not the part")):
+        tree = load(made)
+        tensor = next(t for t in main(tree).Tensors if tuple(t.Shape) == (4, 3, 2))
+        tensor.Shape = np.array(extents, np.int32)
+        tree.Buffers[tensor.Buffer].Data = np.frombuffer(other.tobytes(), np.uint8)
+        with pytest.raises(InputError, match=reason):
+            check_split(data, save(tree))
 
 
 def test_effects_around_bands_stay(tiny):
-    """Variables and subgraphs beside a region: their operators run once, in their sequence."""
-    file = tiny.streaming()
-    data = tiny.encode(file)
+    """A variable read before and assigned behind a matrix product in bands; what runs twice, not at all or too early is refused."""
+    data = tiny.encode(tiny.streaming())
     assert check_split(data, data).bands == ()
-    assert check_split(data, data).relation.startswith("the same ")
-    for way in ("twice", "gone"):
-        tree = load(data)
-        g = main(tree)
-        effect = next(op for op in g.Operators if code(tree, op) == "ASSIGN_VARIABLE")
-        g.Operators = [*g.Operators, effect] if way == "twice" else [op for op in g.Operators if op is not effect]
-        from trees import save
+    made, _ = split(data, [(4, 4, 3, "channels")], random.Random(4))
+    assert [b.operator for b in check_split(data, made).bands] == [4]
 
-        with pytest.raises(InputError):
-            check_split(data, save(tree))
+    def changed(edit) -> bytes:
+        tree = load(made)
+        rows = main(tree).Operators
+        main(tree).Operators = edit(rows, next(op for op in rows if code(tree, op) == "ASSIGN_VARIABLE"), next(op for op in rows if code(tree, op) == "READ_VARIABLE"))
+        return save(tree)
+
+    for edit, reason in (
+        (lambda rows, assign, read: [*rows, assign], "ASSIGN_VARIABLE"),
+        (lambda rows, assign, read: [op for op in rows if op is not assign], "is missing"),
+        (lambda rows, assign, read: [*rows, copied(read, Outputs=read.Outputs)], "produced by operators"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            check_split(data, changed(edit))
+
+
+def test_subgraphs_that_operators_run_are_compared(tiny):
+    file = tiny.branching()
+    T, Op = tiny.T, tiny.Op
+    file.subgraphs[0].tensors += [T((6, 8), data=np.arange(48).reshape(6, 8), name="w"), T((1, 6), name="last")]
+    file.subgraphs[0].operators.append(Op("FULLY_CONNECTED", (4, 5, -1), (6,)))
+    file.subgraphs[0].outputs = (6,)
+    data = tiny.encode(file)
+    made, _ = split(data, [(2, 2, 2, "channels")], random.Random(0))
+    assert [b.operator for b in check_split(data, made).bands] == [2]
+    tree = load(made)
+    tree.Subgraphs[1].Operators[0].Inputs = np.array([0, 0], np.int32)
+    with pytest.raises(InputError, match=r"operator 0 \(IF\) of the second is not an operator of the first"):
+        check_split(data, save(tree))
 
 
 def test_other_files_are_told_apart_as_before(tiny):

@@ -61,7 +61,9 @@ def _read(table) -> Tree:
             setattr(tree, name, _read(value) if hasattr(value, "_tab") else value)
         elif hasattr(table, f"{name}AsNumpy"):
             value = getattr(table, f"{name}AsNumpy")()
-            setattr(tree, name, np.array(value) if getattr(table, f"{name}Length")() else None)
+            here = getattr(table, f"{name}Length")()
+            absent = np.array([], np.int32) if name in ("Inputs", "Outputs") else None
+            setattr(tree, name, np.array(value) if here else absent)
         else:
             count = getattr(table, f"{name}Length")()
             setattr(tree, name, [_read(getattr(table, name)(k)) for k in range(count)] if count else None)

@@ -50,7 +50,7 @@ def slice_moved(model: Tree, rng: random.Random) -> None:
     op = some(rng, operators(model, "STRIDED_SLICE"))
     x, begin, end = shape(model, int(op.Inputs[0])), array(model, int(op.Inputs[1])).copy(), array(model, int(op.Inputs[2])).copy()
     axis = some(rng, [k for k in range(len(x)) if end[k] - begin[k] < x[k]])
-    step = some(rng, [s for s in (1, -1) if 0 <= begin[axis] + s and end[axis] + s <= x[axis]])
+    step = some(rng, [s for s in (1, -1) if begin[axis] + s >= 0 and end[axis] + s <= x[axis]])
     begin[axis] += step
     end[axis] += step
     put(op, 1, replaced(model, int(op.Inputs[1]), begin))

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         epilog="Exit code: 0 valid, 1 refused, 2 bad input, 3 valid, but not optimal as required.",
     )
     parser.add_argument("program", metavar="PROGRAM", help="a file peakmem.program/1")
-    parser.add_argument("certificate", metavar="CERTIFICATE", help="a file peakmem.certificate/1")
+    parser.add_argument("certificate", metavar="CERTIFICATE", help="a file peakmem.certificate/1 or /2")
     parser.add_argument("--require-optimal", action="store_true", help="exit 3 if its orders do not reach the bound")
     parser.add_argument("--trace", action="store_true", help="print a line for each node that has been verified")
     try:

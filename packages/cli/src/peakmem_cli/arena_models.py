@@ -40,7 +40,7 @@ def arena_models(
     screen.result_is_there()
     if snippet_out is not None and not found.failures:
         write_atomically(snippet_out, found.source.encode(), source=files[0], force=force)
-    screen.document({"schema": "peakmem.arena/1", "frontend": models[0].frontend, **found.document})
+    screen.document({"schema": "peakmem.shared_arena/1", "frontend": models[0].frontend, **found.document})
     screen.answer(found.answer)
     screen.lines(found.lines)
     screen.lines(found.notes, indent="note: ")

@@ -61,6 +61,11 @@ class Result:
         return self.ordering.lower_bound
 
     @property
+    def overlays(self) -> bool:
+        """Whether the program that the bound is about permits overlays: then it is about every way to use them too."""
+        return self.ordering.program.has_overlays
+
+    @property
     def optimal(self) -> bool:
         """The realized order's peak equals the lower bound, and a checked certificate proves that bound.
 
@@ -97,7 +102,7 @@ class Result:
             "live_peak_after": self.live_peak_after,
             "lower_bound": self.lower_bound,
             "optimal": self.optimal,
-            **({"overlays": True} if self.ordering.program.has_overlays else {}),
+            **({"overlays": True} if self.overlays else {}),
             "realized_bound": self.realized_bound if self.source.bounded else None,
             "realized_optimal": self.realized_optimal,
             "gap": self.gap,

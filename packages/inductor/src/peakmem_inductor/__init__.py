@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from peakmem_inductor.reporting import report as report
     from peakmem_inductor.reporting import reset as reset
     from peakmem_inductor.serving import PeakmemWarning as PeakmemWarning
+    from peakmem_inductor.steps import step as step
 
 _HOMES = {"dump": "dumping", "report": "reporting", "reset": "reporting", "GraphReport": "reporting", "Report": "reporting"}
-_HOMES["PeakmemWarning"] = "serving"
+_HOMES |= {"PeakmemWarning": "serving", "step": "steps"}
 
 __all__ = sorted(_HOMES)
 

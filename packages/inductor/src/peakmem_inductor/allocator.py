@@ -19,7 +19,9 @@ from peakmem.system.native import build_library
 POISON = 0xFF
 """Fill of fresh blocks in a verifying run: NaN in every floating type, -1 in signed integers."""
 
+REPLACED = "another library has replaced torch's CPU allocator; peakmem cannot measure beside it"
 _lock = threading.RLock()
+_watched = threading.Lock()
 _library: ctypes.CDLL | None = None
 _failure: RuntimeMissing | None = None
 
@@ -65,6 +67,12 @@ def _build() -> ctypes.CDLL:
     library.peakmem_mark.restype = None
     library.peakmem_events.argtypes = [array, ctypes.c_int64]
     library.peakmem_events.restype = None
+    library.peakmem_watch_begin.argtypes = []
+    library.peakmem_watch_begin.restype = ctypes.c_int
+    library.peakmem_watch_end.argtypes = []
+    library.peakmem_watch_end.restype = None
+    library.peakmem_watch_mark.argtypes = [ctypes.c_int64, array]
+    library.peakmem_watch_mark.restype = None
     return library
 
 
@@ -103,8 +111,51 @@ def counting(*, poison: bool = False) -> Iterator[Counter]:
         others = [t.native_id for t in threading.enumerate() if t.native_id not in (None, own)]
         threads = (ctypes.c_int64 * max(1, len(others)))(*[t for t in others if t is not None])
         if library.peakmem_begin(threads, len(others), POISON if poison else -1):
-            raise RuntimeMissing("another library has replaced torch's CPU allocator; peakmem cannot measure beside it")
+            raise RuntimeMissing(REPLACED)
         try:
             yield Counter(library)
         finally:
             library.peakmem_end()
+
+
+class Watcher:
+    """Reads the outer count: every thread, over whole steps, whatever is counted inside."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._result = (ctypes.c_int64 * 2)()
+        self._peak = 0
+
+    def mark(self, outside: int = 0) -> tuple[int, int]:
+        """Peak since the last mark and current bytes above the start; ``outside`` as in `Counter.mark`."""
+        self._library.peakmem_watch_mark(outside, self._result)
+        self._peak = max(self._peak, self._result[0])
+        return self._result[0], self._result[1]
+
+    @property
+    def peak(self) -> int:
+        """Highest so far, above the start, in bytes."""
+        self.mark()
+        return self._peak
+
+
+@contextmanager
+def watching() -> Iterator[Watcher]:
+    """Count the allocations of all threads, one at a time in a process; `counting` may happen inside.
+
+    Blocks that were there at the start are not seen when they go.
+    """
+    library = load()
+    if not _watched.acquire(blocking=False):
+        raise RuntimeMissing("a step is already being measured in this process")
+    try:
+        if library.peakmem_watch_begin():
+            raise RuntimeMissing(REPLACED)
+        watcher = Watcher(library)
+        try:
+            yield watcher
+        finally:
+            watcher.mark()
+            library.peakmem_watch_end()
+    finally:
+        _watched.release()

@@ -1,8 +1,12 @@
-"""Arguments of a wrapper: copies for a second run, comparison bit by bit, and which of them the wrapper writes."""
+"""Arguments of a wrapper: the same ones for several runs, comparison bit by bit, and which of them the wrapper writes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import ctypes
+import hashlib
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from peakmem_inductor.effects import Effects, accesses_of
@@ -43,104 +47,227 @@ def special(value: Any) -> str:
     return next((kind for kind, found in kinds.items() if found), "")
 
 
-def copies(args: Sequence[Any], keep: Sequence[bool]) -> list[Any]:
-    """Copy the tensors among ``args`` but those to keep; tensors that share a storage share its copy, kept or not.
+class Again:
+    """The arguments of one call, for several runs of it without a second set of them in memory.
 
-    A copy has strides, offset, conjugate and negative bit of its original; that gradients are wanted is not copied, as
-    ``call`` runs without them.
-    """
-    import torch
-
-    storages: dict[int, Any] = {}
-    wanted = {v.untyped_storage()._cdata for v, kept in zip(args, keep) if not kept and isinstance(v, torch.Tensor)}
-    result = []
-    for value in args:
-        if not isinstance(value, torch.Tensor) or value.untyped_storage()._cdata not in wanted:
-            result.append(value)
-            continue
-        storage = value.untyped_storage()
-        copy = storages.get(storage._cdata)
-        if copy is None:
-            block = torch.empty(storage.nbytes(), dtype=torch.uint8, device="cpu")
-            copy = block.untyped_storage()
-            copy.copy_(storage)
-            storages[storage._cdata] = copy
-        with torch.no_grad():
-            fresh = torch.empty(0, dtype=value.dtype, device="cpu")
-            fresh.set_(copy, value.storage_offset(), value.shape, value.stride())
-            torch._C._set_conj(fresh, value.is_conj())
-            torch._C._set_neg(fresh, value.is_neg())
-        result.append(fresh)
-    return result
-
-
-class Watch:
-    """Argument storages, watched without keeping them alive: holding an argument would change who frees it.
+    What no run frees or writes is passed to every run as it is. What one frees or writes is set aside in a file without a
+    name (in ``TMPDIR``) before the first run, and comes back into memory when the next run begins.
 
     Parameters
     ----------
     names, args : sequences
-        Names and values of the arguments.
+        Names and values of the arguments. Storages are watched without keeping them alive, until `set_aside`: holding an
+        argument would change who frees it.
     """
 
     def __init__(self, names: Sequence[str], args: Sequence[Any]) -> None:
         import torch
-        from torch.multiprocessing.reductions import StorageWeakRef
 
-        self._references = {
-            name: StorageWeakRef(value.untyped_storage())
-            for name, value in zip(names, args)
-            if isinstance(value, torch.Tensor)
-        }
+        self._values: list[Any] = []  # None for a tensor that is made again from its form
+        self._forms: list[_TensorForm | None] = []
+        self._blocks: dict[int, _Block] = {}
+        self._names: dict[str, int] = {}
+        for name, value in zip(names, args):
+            if not isinstance(value, torch.Tensor):
+                self._values.append(value)
+                self._forms.append(None)
+                continue
+            storage = value.untyped_storage()
+            self._blocks.setdefault(storage._cdata, _Block(storage))
+            self._names[name] = storage._cdata
+            self._values.append(None)
+            self._forms.append(_TensorForm.of(value))
+        self._held: dict[int, Any] = {}
+        self._file: Any = None
+        self._written: list[str] = []
 
     def alive(self) -> dict[str, Any]:
         """Storages that somebody still holds, by argument."""
-        import torch
-
-        found = {name: torch.UntypedStorage._new_with_weak_ptr(r.cdata) for name, r in self._references.items()}
+        found = {name: self._blocks[key].alive() for name, key in self._names.items()}
         return {name: storage for name, storage in found.items() if storage is not None}
 
+    @property
+    def aside(self) -> bool:
+        """Whether what runs may free or write was set aside."""
+        return self._file is not None
 
-def differing_storage(a: dict[str, Any], b: dict[str, Any]) -> str:
-    """Name of the first storage present in both whose bytes differ, or the empty string."""
-    import torch
-
-    for name, x in a.items():
-        y = b.get(name)
-        if y is None or x._cdata == y._cdata:
-            continue
-        if x.nbytes() != y.nbytes():
-            return name
-        left = torch.empty(0, dtype=torch.uint8, device="cpu").set_(x)
-        right = torch.empty(0, dtype=torch.uint8, device="cpu").set_(y)
-        if not torch.equal(left, right):
-            return name
-    return ""
-
-
-def same_bits(a: Any, b: Any) -> bool:
-    """Whether two results agree in type, shape, stride and every bit; tensors with NaN compare like others."""
-    import torch
-
-    if isinstance(a, torch.Tensor) != isinstance(b, torch.Tensor):
-        return False
-    if not isinstance(a, torch.Tensor):
-        return type(a) is type(b) and repr(a) == repr(b)
-    if (a.dtype, a.shape, a.stride(), a.is_conj(), a.is_neg()) != (b.dtype, b.shape, b.stride(), b.is_conj(), b.is_neg()):
-        return False
-    if a.numel() == 0:
+    def hold(self) -> bool:
+        """After a run that wrote no argument: hold all of them for further runs; False, and nothing is held, if that run
+        freed one."""
+        found = {key: block.alive() for key, block in self._blocks.items()}
+        if any(storage is None and self._blocks[key].size for key, storage in found.items()):
+            return False
+        self._held = found
         return True
+
+    def set_aside(self, args: list[Any], freed: Collection[str], written: Collection[str]) -> None:
+        """Before the first run: empty ``args``, hold what no run frees and copy to a file what one frees or writes.
+
+        Raises
+        ------
+        OSError
+            When the file has no room; ``args`` is as it was.
+
+        Notes
+        -----
+        Linear in the bytes set aside, which are read from where they are.
+        """
+        import torch
+
+        self._written = [n for n in self._names if n in written]
+        going = {self._names[n] for n in freed if n in self._names}
+        wanted = going | {self._names[n] for n in self._written}
+        file = tempfile.TemporaryFile() if wanted else None  # noqa: SIM115 (closed with the last reference)
+        place = 0
+        for key in sorted(wanted, key=list(self._blocks).index):
+            storage = self._blocks[key].alive()
+            assert file is not None and storage is not None
+            self._blocks[key].place = place
+            place += file.write(_bytes_of(storage))
+        if file is not None:
+            file.flush()
+        for i, value in enumerate(args):
+            if isinstance(value, torch.Tensor) and value.untyped_storage()._cdata not in going:
+                self._values[i] = value
+        self._file = file
+        args.clear()
+
+    def take(self) -> list[Any]:
+        """Arguments for one run, with the contents of the beginning."""
+        written = {self._names[n] for n in self._written}
+        present: dict[int, Any] = {}
+        for key, block in self._blocks.items():
+            storage = block.alive()
+            if storage is None or (key in written and block.size):
+                storage = self._restored(block, storage)
+            present[key] = storage
+        return [
+            value if value is not None or form is None else form.over(present[form.block])
+            for value, form in zip(self._values, self._forms)
+        ]
+
+    def _restored(self, block: _Block, storage: Any) -> Any:
+        import torch
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        if storage is None:
+            storage = torch.empty(block.size, dtype=torch.uint8, device="cpu").untyped_storage()
+            block.reference = StorageWeakRef(storage)
+        if not block.size:
+            return storage
+        if block.place is None:
+            raise RuntimeError("an argument is gone that no recorded run freed")
+        self._file.seek(block.place)
+        if self._file.readinto(_bytes_of(storage)) != block.size:
+            raise OSError("the file of the arguments set aside is too short")
+        return storage
+
+    def seen(self, result: Sequence[Any], names: Collection[str] | None = None) -> dict[str, bytes]:
+        """Digests of a run: of every output, and of those arguments among ``names`` (default: those set aside because
+        runs may write them) that still exist."""
+        alive = self.alive()
+        found = {f"output {i}": digest(value) for i, value in enumerate(result)}
+        found.update((n, _digest_of_bytes(alive[n])) for n in (self._written if names is None else names) if n in alive)
+        return found
+
+
+@dataclass
+class _Block:
+    """One storage of the arguments: a weak reference, and where in the file its contents are."""
+
+    reference: Any
+    size: int
+    place: int | None
+
+    def __init__(self, storage: Any) -> None:
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        self.reference, self.size, self.place = StorageWeakRef(storage), storage.nbytes(), None
+
+    def alive(self) -> Any:
+        import torch
+
+        return torch.UntypedStorage._new_with_weak_ptr(self.reference.cdata)
+
+
+@dataclass(frozen=True)
+class _TensorForm:
+    """What makes a tensor of a storage; that gradients are wanted is left out, as ``call`` runs without them."""
+
+    block: int
+    dtype: Any
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    conj: bool
+    neg: bool
+
+    @classmethod
+    def of(cls, value: Any) -> _TensorForm:
+        return cls(
+            value.untyped_storage()._cdata, value.dtype, tuple(value.shape), tuple(value.stride()),
+            value.storage_offset(), value.is_conj(), value.is_neg(),
+        )  # fmt: skip
+
+    def over(self, storage: Any) -> Any:
+        import torch
+
+        with torch.no_grad():
+            fresh = torch.empty(0, dtype=self.dtype, device="cpu")
+            fresh.set_(storage, self.offset, self.shape, self.stride)
+            torch._C._set_conj(fresh, self.conj)
+            torch._C._set_neg(fresh, self.neg)
+        return fresh
+
+
+def _bytes_of(storage: Any) -> Any:
+    """The memory of a storage as a buffer that files read and write, without a copy."""
+    size = storage.nbytes()
+    return (ctypes.c_ubyte * size).from_address(storage.data_ptr()) if size else bytearray()
+
+
+def _digest_of_bytes(storage: Any) -> bytes:
+    return hashlib.blake2b(_bytes_of(storage), digest_size=32).digest()
+
+
+def digest(value: Any) -> bytes:
+    """Digest of a result: type, shape, stride and every bit; elements that nobody can see do not count.
+
+    A tensor whose elements lie without gaps is read where it is; of others a part of at most a megabyte is copied at a time.
+    """
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return repr((type(value), value)).encode()
+    head = (str(value.dtype), tuple(value.shape), value.stride(), value.is_conj(), value.is_neg())
+    state = hashlib.blake2b(repr(head).encode(), digest_size=32)
     with torch.no_grad():
-        x = a.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
-        y = b.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
-        return bool(torch.equal(x, y))
+        plain = value.detach()
+        torch._C._set_conj(plain, False)  # the bits as they are stored; the marks are in the head
+        torch._C._set_neg(plain, False)
+        order = sorted(range(plain.dim()), key=lambda d: -plain.stride(d))
+        _absorb(state, plain.permute(order))
+    return state.digest()
 
 
-def first_difference(a: Sequence[Any], b: Sequence[Any], what: str) -> str:
-    """Name of the first pair that differs (``output 3``), or the empty string."""
-    if len(a) != len(b):
-        return f"the number of {what}s"
-    for i, (x, y) in enumerate(zip(a, b)):
-        if not same_bits(x, y):
-            return f"{what} {i}"
+def _absorb(state: Any, tensor: Any) -> None:
+    size = tensor.numel() * tensor.element_size()
+    if not size:
+        return
+    if tensor.is_contiguous() or size <= 1 << 20 or not tensor.dim():
+        tensor = tensor.contiguous()
+        state.update((ctypes.c_ubyte * size).from_address(tensor.data_ptr()))
+        return
+    for part in tensor:
+        _absorb(state, part)
+
+
+def difference(a: Mapping[str, bytes], b: Mapping[str, bytes]) -> str:
+    """Name of the first output or argument that two runs do not share or whose bits differ, or the empty string.
+
+    An argument that only one of the runs left alive is not compared.
+    """
+    for what in {**a, **b}:
+        if a.get(what) != b.get(what) and (what.startswith("output ") or (what in a and what in b)):
+            return what
     return ""

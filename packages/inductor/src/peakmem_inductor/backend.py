@@ -16,16 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from peakmem.model import UsageError, did_you_mean
+from peakmem.system.sizes import parse_size
 from peakmem.transform.recompute import parse_extra_macs
 
+from peakmem_inductor import steps
 from peakmem_inductor.dispatch import Candidate, Dispatcher, Options, log
-from peakmem_inductor.reporting import GraphReport, add
+from peakmem_inductor.reporting import GraphReport, add, add_choice
 from peakmem_inductor.serving import say_no_graph, untried, warn
 from peakmem_inductor.settings import config_of, parse_candidates
 
 _local = threading.local()
 _installed = threading.Lock()
-OPTIONS = ("candidates", "verify", "time_limit", "dump", "shapes", "max_extra_macs", "cap", "pure")
+OPTIONS = ("candidates", "verify", "time_limit", "dump", "shapes", "max_extra_macs", "cap", "pure", "target_peak", "memory")
 reached = False
 """Whether torch.compile ever gave the backend a graph."""
 atexit.register(say_no_graph)
@@ -59,6 +61,12 @@ def peakmem(
             operations, or a number of them. Default: nothing runs twice.
         ``cap``
             The most times any statement runs, with ``max_extra_macs`` (default 2).
+        ``target_peak``
+            Bytes (``"2GiB"`` or a number) that forward and backward of a training step may need, all arguments included;
+            optimizer state and gradients of earlier steps are not. What the forward saves for the backward is chosen so,
+            for the fewest more multiply-accumulate operations; see `peakmem_inductor.budgets`.
+        ``memory``
+            ``"least"``: the same for the least peak, whatever it costs.
         Anything else is an option of ``torch._inductor.config``.
     mode : str, optional
         A mode of Inductor, such as ``"max-autotune-no-cudagraphs"``.
@@ -89,7 +97,8 @@ def peakmem(
                 + did_you_mean(name, OPTIONS)
             )
     _install()
-    with _active(_single(ours)), _own_graphs(len(ours.candidates) > 1):
+    steps.watch_optimizers()
+    with _active(_single(ours)), _own_graphs(len(ours.candidates) > 1), _budget(ours, gm, example_inputs, patches):
         return module.compile_fx(
             gm,
             example_inputs,
@@ -132,6 +141,20 @@ def split_options(options: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
         except UsageError as error:
             raise UsageError(f"max_extra_macs: {str(error).removeprefix('extra MACs: ')}") from None
         values["max_extra_macs"] = str(budget)
+    if ours.get("target_peak") is not None:
+        size = ours["target_peak"]
+        if isinstance(size, bool) or not isinstance(size, int | str):
+            raise UsageError(f"target_peak: {size!r} is neither a number of bytes nor a size such as '2GiB'")
+        try:
+            values["target_peak"] = parse_size(str(size))
+        except UsageError as error:
+            raise UsageError(f"target_peak: {error}") from None
+    if ours.get("memory") is not None:
+        if ours["memory"] != "least":
+            raise UsageError(f"memory: {ours['memory']!r} is not 'least'")
+        if "target_peak" in values:
+            raise UsageError("memory and target_peak: give one of them")
+        values["least"] = True
     if "cap" in ours:
         cap = ours["cap"]
         if isinstance(cap, bool) or not isinstance(cap, int) or cap < 1:
@@ -145,6 +168,39 @@ def split_options(options: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
             raise UsageError(f"pure: {bad[0]!r} is no name of an operator, such as 'namespace::name'")
         values["pure"] = frozenset(names)
     return Options(**values), rest
+
+
+@contextmanager
+def _budget(options: Options, gm: Any, example_inputs: Sequence[Any], patches: Mapping[str, Any]) -> Iterator[None]:
+    """With an option about the memory of a step, search what the forward is to save and compile with that."""
+    import torch
+
+    if not options.least and options.target_peak is None:
+        yield
+        return
+    from torch._functorch import config
+    from torch._inductor import compile_fx as module
+
+    from peakmem_inductor import budgets
+
+    def compile_with(inner: Any) -> Any:
+        return module.compile_fx(_copy(gm), example_inputs, inner_compile=inner, config_patches=dict(patches) or None)
+
+    trains = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs)
+    target = None if options.least else options.target_peak
+    if not trains:
+        choice = budgets.Choice(target, (), "the graph is not trained, so nothing is saved for a backward")
+    else:
+        with _active(None):
+            choice = budgets.choose(compile_with, _active, target=target, time_limit=options.time_limit, pure=options.pure)
+        if choice.reason:
+            warn(f"target_peak: {choice.reason}" if target is not None else f"memory: {choice.reason}")
+    add_choice(choice)
+    if choice.chosen is None:
+        yield
+        return
+    with config.patch(activation_memory_budget=choice.chosen.budget):
+        yield
 
 
 @contextmanager
@@ -235,11 +291,20 @@ def _name(kwargs: Mapping[str, Any]) -> str:
 
 
 def _copy(gm: Any) -> Any:
+    """A copy of a graph, its parameters shared, with all that compilations look at."""
     import copy
 
     import torch
 
-    return torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
+    made = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
+    made.meta.update(gm.meta)
+    for name, value in vars(gm).items():
+        made.__dict__.setdefault(name, value)
+    for old, new in zip(gm.graph.nodes, made.graph.nodes):
+        for name, value in vars(old).items():  # where arguments come from, which a copied node forgets
+            if name not in vars(new):
+                setattr(new, name, value)
+    return made
 
 
 def _install() -> None:

@@ -76,50 +76,43 @@ def run(files: list[Path]) -> dict[str, Any]:
     """Run the wrappers one after the other; the first is the reference."""
     import torch
 
-    from peakmem_inductor.arguments import Watch, differing_storage, first_difference
+    from peakmem_inductor.arguments import Again
+    from peakmem_inductor.arguments import difference as differing
     from peakmem_inductor.record import measure
 
-    pairs = list(zip(files[::2], files[1::2]))
-    peaks: list[int] = []
-    results: list[tuple[Any, dict[str, Any]]] = []
     wrappers = []
-    for i, (path, beside) in enumerate(pairs):
+    for i, (path, beside) in enumerate(zip(files[::2], files[1::2])):
         profile = read_profile(beside)
         wrappers.append((parse_wrapper(path.read_text()), profile, load(path, profile, f"wrapper{i}")))
 
-    def once(i: int) -> tuple[Any, dict[str, Any], int]:
+    def once(i: int) -> tuple[dict[str, bytes], int]:
         wrapper, profile, namespace = wrappers[i]
         torch.set_num_threads(max(1, profile.threads))
         args = arguments(wrapper, profile)
         freed = {*profile.freed, *(profile.names[n].storage for n in wrapper.donated)}
         held = [a for n, a in zip(wrapper.inputs, args) if n not in profile.names or profile.names[n].storage not in freed]
-        watch = Watch(wrapper.inputs, args)
+        again = Again(wrapper.inputs, args)
         torch.manual_seed(SEED)
         # Filled memory on both sides: what nobody wrote is the same in both, unless only one of them reads it.
         result, peak = measure(wrapper, namespace, args, poison=True)
-        alive = watch.alive()
+        seen = again.seen(result, wrapper.inputs)
         del held
-        return result, alive, peak
+        return seen, peak
 
     with torch.no_grad():
-        for i in range(len(pairs)):
-            result, alive, peak = once(i)
-            peaks.append(peak)
-            results.append((result, alive))
-        (a, x), (b, y) = results
-        difference = first_difference(a, b, "output") or differing_storage(x, y)
-        reproducible = True
-        if difference:
-            c, z, _ = once(0)
-            reproducible = not (first_difference(a, c, "output") or differing_storage(x, z))
+        runs = [once(i) for i in range(len(wrappers))]
+        first = runs[0][0]
+        difference = differing(first, runs[1][0])
+        reproducible = not (difference and differing(first, once(0)[0]))
+    outputs = sum(what.startswith("output ") for what in first)
     return {
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
-        "peaks": peaks,
+        "peaks": [peak for _, peak in runs],
         "difference": difference,
         "reproducible": reproducible,
-        "outputs": len(a),
-        "arguments": len(x),
+        "outputs": outputs,
+        "arguments": len(first) - outputs,
     }
 
 

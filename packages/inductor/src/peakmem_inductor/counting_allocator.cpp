@@ -23,13 +23,22 @@ struct Event {
 };
 
 std::mutex lock;
-std::unordered_map<void*, int64_t> table;  // every block of ours that is alive; -1: not counted
+struct Block {
+  int64_t bytes;
+  bool counted;  // by the inner count, which records one run
+  bool watched;  // by the outer one, which sees whole steps
+};
+
+std::unordered_map<void*, Block> table;    // every block of ours that is alive
 std::unordered_set<int64_t> foreign;       // threads whose requests do not count
 std::vector<Event> events;
 std::atomic<bool> counting{false};
+std::atomic<bool> watching{false};
 c10::Allocator* base = nullptr;
 int64_t current = 0;
 int64_t peak = 0;
+int64_t watched_current = 0;
+int64_t watched_peak = 0;
 int poison = -1;
 
 void release(void* pointer) {
@@ -38,10 +47,12 @@ void release(void* pointer) {
     std::lock_guard<std::mutex> hold(lock);
     auto found = table.find(pointer);
     if (found != table.end()) {
-      if (found->second >= 0 && counting) {
-        current -= found->second;
-        events.push_back({reinterpret_cast<int64_t>(pointer), -found->second});
+      const Block& block = found->second;
+      if (block.counted && counting) {
+        current -= block.bytes;
+        events.push_back({reinterpret_cast<int64_t>(pointer), -block.bytes});
       }
+      if (block.watched && watching) watched_current -= block.bytes;
       table.erase(found);
     }
   }
@@ -62,7 +73,12 @@ struct Counting final : c10::Allocator {
       peak = std::max(peak, current);
       events.push_back({reinterpret_cast<int64_t>(pointer), static_cast<int64_t>(bytes)});
     }
-    table[pointer] = counted ? static_cast<int64_t>(bytes) : -1;
+    bool watched = watching;
+    if (watched) {
+      watched_current += static_cast<int64_t>(bytes);
+      watched_peak = std::max(watched_peak, watched_current);
+    }
+    table[pointer] = {static_cast<int64_t>(bytes), counted, watched};
     return {pointer, pointer, &release, c10::Device(c10::DeviceType::CPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
@@ -71,6 +87,20 @@ struct Counting final : c10::Allocator {
 
 Counting counter;
 
+bool install() {
+  c10::Allocator* present = c10::GetCPUAllocator();
+  if (present == &counter) return true;
+  if (present->raw_deleter() == nullptr) return false;
+  if (base != nullptr && base != present && !table.empty()) return false;
+  base = present;
+  c10::SetCPUAllocator(&counter, 255);
+  return c10::GetCPUAllocator() == &counter;
+}
+
+void uninstall() {
+  if (!counting && !watching) c10::SetCPUAllocator(base, 255);
+}
+
 }  // namespace
 
 extern "C" {
@@ -78,29 +108,48 @@ extern "C" {
 // Start counting. Returns 0, or 1 when the present allocator cannot be wrapped.
 int peakmem_begin(const int64_t* threads, int64_t count, int fill) {
   std::lock_guard<std::mutex> hold(lock);
-  c10::Allocator* present = c10::GetCPUAllocator();
-  if (present != &counter) {
-    if (present->raw_deleter() == nullptr) return 1;
-    if (base != nullptr && base != present && !table.empty()) return 1;
-    base = present;
-  }
+  if (!install()) return 1;
   foreign.clear();
   foreign.insert(threads, threads + count);
   // Blocks of an earlier run that are still alive belong to somebody else now.
-  for (auto& entry : table) entry.second = -1;
+  for (auto& entry : table) entry.second.counted = false;
   events.clear();
   current = peak = 0;
   poison = fill;
   counting = true;
-  if (present != &counter) c10::SetCPUAllocator(&counter, 255);
-  return c10::GetCPUAllocator() == &counter ? 0 : 1;
+  return 0;
 }
 
 void peakmem_end() {
   std::lock_guard<std::mutex> hold(lock);
   counting = false;
   foreign.clear();
-  c10::SetCPUAllocator(base, 255);
+  uninstall();
+}
+
+// Watch all threads, whatever is counted meanwhile. Returns as peakmem_begin.
+int peakmem_watch_begin() {
+  std::lock_guard<std::mutex> hold(lock);
+  if (!install()) return 1;
+  for (auto& entry : table) entry.second.watched = false;
+  watched_current = watched_peak = 0;
+  watching = true;
+  return 0;
+}
+
+void peakmem_watch_end() {
+  std::lock_guard<std::mutex> hold(lock);
+  watching = false;
+  uninstall();
+}
+
+// As peakmem_mark, of the outer count.
+void peakmem_watch_mark(int64_t outside, int64_t* result) {
+  std::lock_guard<std::mutex> hold(lock);
+  watched_current -= outside;
+  result[0] = watched_peak;
+  result[1] = watched_current;
+  watched_peak = watched_current;
 }
 
 // Peak since the last mark, then current; the peak restarts from current. `outside` bytes were freed by others.

@@ -3,91 +3,36 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field, fields
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
-from peakmem.model import Program
+from peakmem_inductor.rows import GraphReport as GraphReport
 
-
-@dataclass
-class GraphReport:
-    """One graph at one set of shapes and threads; all bytes are above entry of the call.
-
-    Attributes
-    ----------
-    name : str
-        ``0_forward``, ``0_backward``, ``0_inference``: Inductor's own name.
-    state : {"permuted", "recomputed", "kept", "left alone", "restored"}
-        ``recomputed``: permuted, and some statements run twice. ``kept``: nothing better exists or was found. ``left
-        alone``: not served, not understood or not measurable. ``restored``:
-        the verification failed.
-    reason : str
-        Of the last two.
-    candidate : str
-        Setting of Inductor whose wrapper runs.
-    statements : int
-    before : int or None
-        Measured peak of the untouched wrapper.
-    after : int or None
-        Modelled peak of what runs now.
-    measured : int or None
-        Measured peak of what runs now, where it was verified.
-    bound : int or None
-        No order of the statements of this wrapper has a lower peak, each run once.
-    certified : bool
-        The bound is proved by a certificate that the independent checker accepted, and ``after`` reaches it.
-    unchecked : str
-        Why what runs was not run beside the original first; empty where it was, and where the original runs.
-    identical : bool or None
-        Outputs and mutated arguments had the same bits in the verifying run.
-    macs, extra_macs : int
-        Multiply-accumulate operations of the graph, and of what runs again.
-    reruns : int
-        Statements that run once more.
-    exact : bool or None
-        No plan for the same base order reaches the peak of the plan for less MACs; None where nothing runs again.
-    data_dependent : bool
-        Sizes depend on data: bytes are those of the first call.
-    certificate : dict or None
-        Document ``peakmem.certificate/1`` of the bound; it speaks of ``program``, whose peaks count arguments too.
-    program : Program or None
-        The statements as modelled.
-    seconds : float
-        Spent on recording, ordering and verifying.
-    """
-
-    name: str
-    state: str = "left alone"
-    reason: str = ""
-    candidate: str = "default"
-    statements: int = 0
-    threads: int = 0
-    before: int | None = None
-    after: int | None = None
-    measured: int | None = None
-    bound: int | None = None
-    certified: bool = False
-    unchecked: str = ""
-    identical: bool | None = None
-    macs: int = 0
-    extra_macs: int = 0
-    reruns: int = 0
-    exact: bool | None = None
-    data_dependent: bool = False
-    seconds: float = 0.0
-    path: str = ""
-    certificate: dict[str, Any] | None = field(default=None, repr=False)
-    program: Program | None = field(default=None, repr=False)
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything but ``program``, JSON-ready."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "program"}
+if TYPE_CHECKING:
+    from peakmem_inductor.budgets import Choice
+    from peakmem_inductor.steps import StepReport
 
 
 class Report(list[GraphReport]):
-    """A list of `GraphReport`; prints as a table."""
+    """A list of `GraphReport`; prints as a table, then what is known of whole training steps.
+
+    Attributes
+    ----------
+    steps : list of StepReport
+        One for each forward with a backward; see `peakmem_inductor.steps`.
+    choices : list of Choice
+        One for each graph compiled with ``target_peak`` or ``memory``; see `peakmem_inductor.budgets`.
+    """
+
+    def __init__(self, rows: Iterable[GraphReport] = (), steps: Iterable[StepReport] = (), choices: Iterable[Choice] = ()) -> None:
+        super().__init__(rows)
+        self.steps, self.choices = list(steps), list(choices)
 
     def __str__(self) -> str:
+        return "\n".join(filter(None, (self.table(), *map(str, self.steps), *map(str, self.choices))))
+
+    def table(self) -> str:
+        """The graphs alone."""
         if not self:
             return "no graph has run yet under backend='peakmem'"
         head = ("graph", "statements", "before", "after", "bound", "", "state")
@@ -99,6 +44,8 @@ class Report(list[GraphReport]):
                 proof = "exact plan" if g.exact else "best found"
                 share = f"{100 * g.extra_macs / g.macs:.3f} % more MACs" if g.macs else f"{g.extra_macs:,} more MACs"
                 state += f": {g.reruns} statement{'s' if g.reruns > 1 else ''} once more, {share}"
+            if g.state == "planned":
+                state += ": the next call checks it"
             if g.unchecked and g.state in ("permuted", "recomputed"):
                 state += f"; not checked: {g.unchecked}"
             rows.append((g.name, str(g.statements), _n(g.before), _n(g.after), _n(g.bound), proof, state))
@@ -118,13 +65,22 @@ def _n(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
 
 
-_reports = Report()
+_reports: list[GraphReport] = []
+_choices: list[Choice] = []
 _lock = threading.Lock()
 
 
 def add(report: GraphReport) -> None:
+    """Add a report, once."""
     with _lock:
-        _reports.append(report)
+        if not any(r is report for r in _reports):
+            _reports.append(report)
+
+
+def add_choice(choice: Choice) -> None:
+    """Add what a search of the budgets found."""
+    with _lock:
+        _choices.append(choice)
 
 
 def report() -> Report:
@@ -133,9 +89,10 @@ def report() -> Report:
     Where torch.compile gave the backend no graph at all, one row says why.
     """
     from peakmem_inductor.serving import no_graph, say_no_graph
+    from peakmem_inductor.steps import step_reports
 
     with _lock:
-        found = Report(_reports)
+        found = Report(_reports, step_reports(), _choices)
     if not found and (reason := no_graph()):
         say_no_graph()
         found.append(GraphReport("(no graph)", reason=reason))
@@ -144,5 +101,9 @@ def report() -> Report:
 
 def reset() -> None:
     """Forget the reports."""
+    from peakmem_inductor.steps import forget
+
     with _lock:
         _reports.clear()
+        _choices.clear()
+    forget()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from peakmem.frontends import Model, Progress, Structure, Verification
+from peakmem.frontends.splitting import Split, Splittable
 from peakmem.model import InputError, Refused, RuntimeFailed, RuntimeMissing, Schedule, UsageError, cost_report, peak_of
 from peakmem.ordering import Ordering
 from peakmem.system.files import write_atomically
@@ -20,7 +21,7 @@ from peakmem_onnx.orders import default_order, file_order
 from peakmem_onnx.planned import best_order
 from peakmem_onnx.portable import Numbered, best_numbering, numbering_of
 from peakmem_onnx.rewrite import expand, permute
-from peakmem_onnx.ways import ARENA, PORTABLE
+from peakmem_onnx.ways import ARENA, PORTABLE, RECIPE
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,6 +207,29 @@ class OnnxModel(Artifact, Model):
             "process": verification.details.get("process", []) if verification is not None else [],
             "snippet": other.snippet(),
         }
+
+    def splittable(self) -> Splittable:
+        """The top level of the graph; see `peakmem_onnx.splitbands`.
+
+        Raises
+        ------
+        Refused
+            Where no session runs the order of the file.
+        """
+        from peakmem_onnx.splitwrite import bands_of
+
+        if self.way is not RECIPE:
+            raise Refused(f"{self.way.name} is not split yet; a session with the recipe's options is (--deploy python, --executor ort)")
+        return bands_of(self)
+
+    def apply_split(self, split: Split) -> OnnxModel:
+        """The file split, and judged by a run; see `peakmem_onnx.splitwrite`."""
+        from peakmem_onnx.splitwrite import apply, judge
+
+        proto, facts, joined = apply(self, split)
+        made = self._with(proto, facts)
+        judge(self, made, joined)
+        return made
 
     def snippet(self, path: str | None = None) -> str:
         """Lines that open a session which reaches the predicted bytes, with the settings it needs.

@@ -90,11 +90,13 @@ def arena(graph: Graph, kernels: Target, *, apart: bool = False) -> Arena:
 
 def sentences(found: Arena) -> tuple[str, ...]:
     """What to copy, for people."""
-    why = " (bound by the planner's work space)" if found.planning > found.head + found.tail else ""
+    more = found.planning - found.head - found.tail
+    parts = [f"head {in_bytes(found.head)}", f"tail {in_bytes(found.tail)}"]
+    parts += [f"{in_bytes(more)} more while it is planned"] if more > 0 else []
     kernels = "the portable kernels" if found.kernels == "reference" else found.kernels
     said = (
-        f"arena on a 32-bit device with {kernels}: head {in_bytes(found.head)} + tail {in_bytes(found.tail)} (estimated); "
-        f"kTensorArenaSize = {found.size}{why}, {in_bytes(found.margin)} of it margin; ESPHome: tensor_arena_size: {found.size}"
+        f"kTensorArenaSize = {found.size}: {' + '.join(parts)} + margin {in_bytes(found.margin)}; estimated for a 32-bit device with {kernels} "
+        f"(ESPHome: tensor_arena_size: {found.size})"
     )
     if not found.unknown:
         return (said,)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from peakmem.model import Buffer, Kind, Program, Statement
+from peakmem.model import Buffer, Kind, Overlay, Program, Statement
 
 from peakmem_tflite.arena import planned
 from peakmem_tflite.effects import dependences, pure, tokens
 from peakmem_tflite.graph import CONTROL_FLOW, Graph
 from peakmem_tflite.macs import macs
+from peakmem_tflite.overlays import Permit, overlays
 from peakmem_tflite.scratch import rounded
 from peakmem_tflite.targets import Target, requests
 
@@ -24,21 +25,24 @@ class Mapped:
         Statements are the operators of the main subgraph in the file's order.
     subgraph_of : dict of str to int
         Body path -> subgraph; ``""`` is the main one. Bodies that stand for no subgraph are left out.
+    permitted : Permit or None
+        Which overlays it has.
     """
 
     program: Program
     subgraph_of: dict[str, int]
+    permitted: Permit | None = None
 
 
-def build(graph: Graph, target: Target, name: str = "") -> Mapped:
+def build(graph: Graph, target: Target, name: str = "", permitted: Permit | None = None) -> Mapped:
     """The program of a file.
 
     Buffers are the tensors TFLite Micro plans, at the size it charges; constants are listed, and variables, which live
     in the tail of the arena, are not. Inputs are freed after their last use. Scratch is workspace. Subgraphs of
-    IF, WHILE and CALL_ONCE are bodies.
+    IF, WHILE and CALL_ONCE are bodies. Overlays are those ``permitted``.
     """
     subgraph_of: dict[str, int] = {}
-    return Mapped(_program(graph, target, 0, "", name, subgraph_of), subgraph_of)
+    return Mapped(_program(graph, target, 0, "", name, subgraph_of, permitted), subgraph_of, permitted)
 
 
 def buffer_names(graph: Graph, k: int) -> list[str]:
@@ -61,7 +65,9 @@ def buffer_names(graph: Graph, k: int) -> list[str]:
     return names
 
 
-def _program(graph: Graph, target: Target, k: int, path: str, name: str, subgraph_of: dict[str, int]) -> Program:
+def _program(
+    graph: Graph, target: Target, k: int, path: str, name: str, subgraph_of: dict[str, int], permitted: Permit | None
+) -> Program:
     subgraph = graph.subgraphs[k]
     subgraph_of[path] = k
     here = planned(subgraph)
@@ -87,6 +93,7 @@ def _program(graph: Graph, target: Target, k: int, path: str, name: str, subgrap
             continue
         buffer_of[t] = len(buffers) - 1
     before = dependences(graph, k)
+    laid = overlays(graph, k, permitted)
     statements = []
     for i, op in enumerate(subgraph.operators):
         effects = tokens(graph, subgraph, op)
@@ -94,11 +101,15 @@ def _program(graph: Graph, target: Target, k: int, path: str, name: str, subgrap
         if op.op in CONTROL_FLOW:
             for b, callee in enumerate(op.callees):
                 inner = f"{path}/{i}/{b}" if path else f"{i}/{b}"
-                bodies.append(_program(graph, target, callee, inner, "", subgraph_of))
+                bodies.append(_program(graph, target, callee, inner, "", subgraph_of, permitted))
             entry = max((_entry_bytes(graph, c) for c in op.callees), default=0)
             if entry > max((body.entry_bytes for body in bodies), default=0):
                 # All inputs of a subgraph are resident at its entry, those it never reads too.
                 bodies.append(Program((Buffer("all inputs at the entry", entry, "input", pinned=True),), ()))
+        overlay = None
+        if i in laid:
+            output, on = laid[i]
+            overlay = Overlay(buffer_of[output], tuple(buffer_of[a] for a in on))
         statements.append(
             Statement(
                 name=f"{i}:{op.op}",
@@ -111,6 +122,7 @@ def _program(graph: Graph, target: Target, k: int, path: str, name: str, subgrap
                 pure=pure(graph, subgraph, op),
                 effects=effects,
                 bodies=tuple(bodies),
+                overlay=overlay,
             )
         )
     return Program(tuple(buffers), tuple(statements), name=name)

@@ -59,7 +59,8 @@ def isolated(work: Work, limit: float) -> dict[str, Any]:
         outcome: dict[str, Any] = {"log": log.read().decode("utf-8", "replace")}
         text = answer.read()
         if status is None:
-            outcome["error"], outcome["late"] = f"a run did not end within {limit:.0f} s", True
+            outcome["late"] = True
+            outcome["error"] = f"a run did not end within {limit:.0f} s" if limit >= 0.5 else "no time was left for a run"
         elif os.WIFSIGNALED(status):
             outcome["error"] = f"the interpreter crashed ({signal.Signals(os.WTERMSIG(status)).name})"
         elif os.WEXITSTATUS(status):
@@ -86,6 +87,10 @@ class Clock:
     def share(self, part: float = 1.0) -> float:
         """Seconds for one piece of work that may take a part of what is left."""
         return min(self.most, max(0.0, self.end - time.monotonic()) * part)
+
+    def within(self, part: float) -> Clock:
+        """A clock for a part of what is left."""
+        return Clock(max(0.0, self.end - time.monotonic()) * part, self.most)
 
     @property
     def up(self) -> bool:
@@ -357,13 +362,13 @@ def tflm_job(job: dict[str, Any]) -> dict[str, Any]:
             found.update({name: int(size) for name, size in sizes.items()})
     if not steps:
         return answer
-    for model, found in rows:
+    for left, (model, found) in zip(range(len(rows), 0, -1), rows):
         # What is allocated behind planning differs a little between models, yet hardly ever between these two.
         beside = [row["smallest"].get("result", 0) - row["tail"] for row in answer["models"] if "result" in row.get("smallest", {})]
         beside += [model["planner_temp"] - after for after in model["after_planning"]]
         guesses = [found["tail"] + size for size in beside]
         end = found["outputs"]["result"][0][0]
-        found["smallest"] = smallest_arena(tflm, _bytes(model["path"]), model, found["total"], end, guesses, clock)
+        found["smallest"] = smallest_arena(tflm, _bytes(model["path"]), model, found["total"], end, guesses, clock.within(0.5 / left))
     for left, (model, found) in zip(range(len(rows), 0, -1), rows):
         # An interpreter that keeps all tensors refuses a plan, so it is given the same file without one.
         hard = clock.share(1 / left)

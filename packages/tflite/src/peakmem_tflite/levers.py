@@ -1,13 +1,13 @@
 """What could make a file smaller where its order and its plan are proved the best: each lever with its figure, computed here.
 
-A lever is a function of `LEVERS`: it gets the program, the file and its head, and returns a sentence, or none where it does not
-apply. A further one (splitting operators into bands, say) is one more function there.
+A lever is a function of `LEVERS`: it gets the file with its best orders and returns a sentence, or none where it does not apply. A
+further one (splitting operators into bands, say) is one more function there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from peakmem.arena import Item, liveness_peak
 from peakmem.model import Program
@@ -15,34 +15,59 @@ from peakmem.report.words import shorten
 from peakmem.system.sizes import in_bytes
 from peakmem.transform.recompute import floor
 
-from peakmem_tflite.arena import allocations
+from peakmem_tflite.arena import Orders, allocations
 from peakmem_tflite.graph import Graph, Tensor
 from peakmem_tflite.scratch import rounded
 from peakmem_tflite.targets import Target
 
-Lever = Callable[[Program, Graph, Target, int], str]
+
+@dataclass(frozen=True)
+class Best:
+    """A file that neither order nor plan can make smaller.
+
+    Attributes
+    ----------
+    program : Program
+    graph : Graph
+        As it was given.
+    orders : mapping
+        Subgraph -> the order that is proved the best.
+    target : Target
+        Kernels charged.
+    head : int
+        Bytes that are reached.
+    """
+
+    program: Program
+    graph: Graph
+    orders: Orders
+    target: Target
+    head: int
 
 
-def recomputation(program: Program, graph: Graph, target: Target, head: int) -> str:
+Lever = Callable[[Best], str]
+
+
+def recomputation(best: Best) -> str:
     """Running operators twice: what no schedule goes below, however often it runs them."""
-    del graph, target
-    least = floor(program)
-    if least.size < head:
+    least = floor(best.program)
+    if least.size < best.head:
         return f"running operators twice can go no lower than {in_bytes(least.size)} (peakmem recompute shows what that costs)"
-    return f"running operators twice cannot help: {least.sentence(program, show=shorten)}"
+    return f"running operators twice cannot help: {least.sentence(best.program, show=shorten)}"
 
 
-def smaller_elements(program: Program, graph: Graph, target: Target, head: int) -> str:
-    """Activations of 8 bits in the place of floats, at the order of the file."""
-    del program
-    if not any(t.type == "FLOAT32" and not t.constant for s in graph.subgraphs for t in s.tensors):
+def smaller_elements(best: Best) -> str:
+    """Activations of 8 bits in the place of floats, in the same order."""
+    if not any(t.type == "FLOAT32" and not t.constant for s in best.graph.subgraphs for t in s.tensors):
         return ""
-    small = replace(graph, subgraphs=tuple(replace(s, tensors=tuple(map(_as_int8, s.tensors))) for s in graph.subgraphs))
-    buffers = [b for b in allocations(small, target) if b.first >= 0]
-    peak = liveness_peak([Item(str(i), b.size, b.first, b.last) for i, b in enumerate(buffers)])
-    if peak >= head:
+    small = replace(
+        best.graph, subgraphs=tuple(replace(s, tensors=tuple(map(_as_int8, s.tensors))) for s in best.graph.subgraphs)
+    )
+    buffers = [b for b in allocations(small, best.target, best.orders) if b.first >= 0]
+    peak = rounded(liveness_peak([Item(str(i), b.size, b.first, b.last) for i, b in enumerate(buffers)]))
+    if peak >= best.head:
         return ""
-    return f"8-bit activations instead of floats would need about {in_bytes(rounded(peak))} (estimated: a quarter of their bytes at this order)"
+    return f"8-bit activations instead of floats would need about {in_bytes(peak)} (estimated: a quarter of their bytes, in this order)"
 
 
 def _as_int8(tensor: Tensor) -> Tensor:
@@ -53,7 +78,6 @@ LEVERS: tuple[Lever, ...] = (recomputation, smaller_elements)
 """In the order in which they are named."""
 
 
-def sentences(program: Program, graph: Graph, target: Target, head: int) -> tuple[str, ...]:
-    """Of each lever that applies to a file whose head, ``head`` bytes, no order and no plan can lower."""
-    said = (lever(program, graph, target, head) for lever in LEVERS)
-    return tuple(f"beyond order and plan: {sentence}" for sentence in said if sentence)
+def sentences(best: Best) -> tuple[str, ...]:
+    """Of each lever that applies."""
+    return tuple(f"beyond order and plan: {said}" for said in (lever(best) for lever in LEVERS) if said)

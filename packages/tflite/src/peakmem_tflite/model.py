@@ -19,7 +19,7 @@ from peakmem.report.words import change
 from peakmem.system.files import write_atomically
 from peakmem.system.sizes import human, in_bytes
 
-from peakmem_tflite import board, devices, levers, planning
+from peakmem_tflite import board, devices, levers, overlays, planning
 from peakmem_tflite.arena import allocations, head, planned_variables, simulate, untouched
 from peakmem_tflite.build import Mapped, buffer_names, build, main_entry_bytes
 from peakmem_tflite.enlarge import enlarge
@@ -114,7 +114,15 @@ class TfliteModel(Model):
     @cached_property
     def mapped(self) -> Mapped:
         """The program and which subgraph each body is."""
-        return build(self.graph, self.kernels, self.path.name if self.path else "")
+        return build(self.graph, self.kernels, self.path.name if self.path else "", self.permitted)
+
+    @cached_property
+    def permitted(self) -> overlays.Permit | None:
+        """Which outputs may lie on dying inputs: none where no plan is to be made that could put them there."""
+        chosen = self.settings
+        if chosen.overlay is False or chosen.no_plan or self._shared or unplannable(self.graph) or planned_variables(self.judged):
+            return None
+        return overlays.permit(self.kernels, named=chosen.named, every=chosen.overlay is True, inputs=chosen.overlay_inputs)
 
     @property
     def program(self) -> Program:
@@ -140,6 +148,7 @@ class TfliteModel(Model):
         entry = main_entry_bytes(self.graph)
         if entry > self.program.entry_bytes:
             result.append(f"no order needs less than {in_bytes(entry)}: inputs that nothing reads are resident at the entry")
+        result += overlays.notes(self.judged, self.permitted)
         idle = max((rounded(t.size) for _, _, t in untouched(self.graph)), default=0)
         if idle and not self.settings.drop_untouched:
             result.append(f"tensors that no operator touches take {in_bytes(idle)} or more of the arena; --drop-untouched gives them none")
@@ -190,9 +199,8 @@ class TfliteModel(Model):
         if ordering.certificate is None or size != ordering.lower_bound:
             return schedule
         # Neither order nor plan can do better: what else could.
-        ordered = replace(self.lean, data=permute(self.lean, planning.by_subgraph(self.mapped, schedule.orders)))
-        more = levers.sentences(self.program, read(ordered.data, "model"), self.kernels, size)
-        return replace(schedule, notes=(*schedule.notes, *more))
+        best = levers.Best(self.program, self.lean, planning.by_subgraph(self.mapped, schedule.orders), self.kernels, size)
+        return replace(schedule, notes=(*schedule.notes, *levers.sentences(best)))
 
     @property
     def _any_kernels(self) -> bool:
@@ -219,7 +227,7 @@ class TfliteModel(Model):
         def planned(kernels: Target, near: devices.Near = "best") -> planning.Outcome:
             mapped, at, floor = self.mapped, self.given if near == "given" else wanted, bound
             if kernels != self.kernels:
-                mapped, floor = build(self.graph, kernels), 0
+                mapped, floor = build(self.graph, kernels, permitted=self.permitted), 0
             if near == "own":
                 left = None if deadline is None else max(0.1, deadline - time.monotonic())
                 at = {path: tuple(order) for path, order in order_program(mapped.program, time_limit=left).orders.items()}
@@ -250,6 +258,8 @@ class TfliteModel(Model):
         }
         if len(self.graph.subgraphs) > 1:
             notes += ("early releases of TFLite Micro misread plans of several subgraphs; measure on the device",)
+        orders = planning.by_subgraph(self.mapped, outcome.orders)
+        notes += overlays.sentences(self.lean, self.permitted, orders, outcome.offsets)
         return Schedule(outcome.orders, offsets, notes=notes)
 
     def apply(self, schedule: Schedule) -> TfliteModel:
@@ -276,7 +286,7 @@ class TfliteModel(Model):
         data = permute(self.lean, orders)
         # A plan that was in the file was made for another order: it is replaced or dropped.
         data = with_plan(replace(self.lean, data=data), self._offsets(schedule.offsets))
-        made = self._made(check_rewrite(self.lean, data, orders, self.kernels))
+        made = self._made(check_rewrite(self.lean, data, orders, self.kernels, self.permitted))
         if self.origin is None:
             return made
         warned = devices.warning(self.origin, made.judged) if self._any_kernels else ()

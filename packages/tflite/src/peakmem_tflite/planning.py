@@ -13,6 +13,7 @@ from peakmem.model import Program, scheduled_timeline
 from peakmem_tflite.arena import Allocation, allocations, simulate, untouched
 from peakmem_tflite.build import Mapped
 from peakmem_tflite.graph import Graph
+from peakmem_tflite.overlays import pairs
 from peakmem_tflite.scratch import ALIGNMENT, rounded
 from peakmem_tflite.targets import Target
 
@@ -56,21 +57,25 @@ def place(
     """Offsets for given orders.
 
     Where the interpreter's own planner already reaches the liveness peak no plan is made. Otherwise tensors are placed
-    by `peakmem.arena.plan`, and those that nothing touches at the start of the arena. Scratch cannot be planned, the interpreter puts it into the first gap that holds it; so
+    by `peakmem.arena.plan`, outputs on dying inputs where that is permitted and helps, and those that nothing touches at the start of the arena. Scratch cannot be planned, the interpreter puts it into the first gap that holds it; so
     the scratch of an operator is placed as one block, and whatever gap each request is put into, all of it fits below
     the block's end. If that costs bytes, requests are placed one by one and the simulated head decides.
     """
     every = allocations(graph, target, by_subgraph(mapped, orders))
     buffers = [b for b in every if b.first >= 0]
     idle = [b for b in every if b.first < 0]  # nobody touches them, so they may all lie at the start
-    peak = max(liveness_peak(_items(buffers)), max((b.size for b in idle), default=0))
+    number = {b.tensor: i for i, b in enumerate(buffers) if b.tensor >= 0}
+    share = [(number[a], number[o]) for a, o in pairs(graph, mapped.permitted) if a in number and o in number]
+    peak = max(liveness_peak(_items(buffers), share), max((b.size for b in idle), default=0))
     size, _ = simulate(every)
     best = Outcome(dict(orders), None, size, size == peak)
     if size == peak:
         return best
     for blocks in (True, False):
         items, owners = _blocks(buffers) if blocks else (_items(buffers), [[i] for i in range(len(buffers))])
-        placement = plan(items, alignment=ALIGNMENT, deadline=deadline, effort=effort)
+        owner = {i: at for at, own in enumerate(owners) for i in own}
+        together = [(owner[a], owner[o]) for a, o in share]
+        placement = plan(items, alignment=ALIGNMENT, may_share=together, deadline=deadline, effort=effort)
         offsets = [-1] * graph.tensor_count
         for b in idle:
             if b.tensor >= 0:

@@ -4,9 +4,9 @@ A file is split by slices of a tensor (STRIDED_SLICE), its operators on fewer ro
 CONCATENATION of their results. So a tensor of the split file holds a *piece* of one of the original: rows from some row
 on, some of them right (the others saw the edge of the band as if it were the edge of the picture), and channels from
 some channel on. Pieces follow from the files alone, operator by operator (`splitrules`): attributes must be the
-original's, weights too, cut where channels are, and which rows are right follows from them and the shapes (`splitrows`). Whatever joins to
-all right rows and channels of a tensor holds its value. All other operators are numbered by what they read, as in
-`structure`, and must be the original's: reading a whole value, once where they have effects.
+original's, weights too, cut where channels are, and which rows are right follows from them and the shapes (`splitrows`).
+Whatever joins to all right rows and channels of a tensor holds its value. All other operators are numbered by what they
+read, as in `structure`, and must be the original's: reading a whole value, once where they have effects.
 What is not known here to keep every bit in bands is refused. Nothing is taken from the code that splits.
 """
 
@@ -88,10 +88,10 @@ class SplitReading:
         said = []
         for (axes, count), rows in groupby(self.bands, lambda b: (b.axes, b.count)):
             said += [f"{_ranges([b.operator for b in rows])} in {count} {'band' if count == 1 else 'bands'} of {axes}"]
-        more = f"{100 * self.extra_macs / self.macs:.2f} % more multiply-accumulates" if self.extra_macs else "no more multiply-accumulates"
+        share = f"{100 * abs(self.extra_macs) / self.macs:.2f} % {'more' if self.extra_macs > 0 else 'fewer'}" if self.extra_macs else "no more"
         again = sum(max(0, b.rows_again) for b in self.bands)
         return (
-            f"the first one split: operator{'s' if len(self.bands) > 1 else ''} {', '.join(said)}, {more}, {again} rows computed again; "
+            f"the first one split: operator{'s' if len(self.bands) > 1 else ''} {', '.join(said)}, {share} multiply-accumulates, {again} rows computed again; "
             f"the other {self.others} operators, all constants and attributes are the same" + (f", {self.moved} at other places" if self.moved else "")
         )
 

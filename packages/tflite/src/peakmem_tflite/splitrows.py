@@ -56,7 +56,7 @@ class Rows:
         """Only rows that are here and in the whole can be right."""
         lo, hi = max(self.lo, self.first, 0), min(self.hi, self.first + self.count, self.total)
         if lo >= hi:
-            raise NoMap("none of its rows is right")
+            raise NoMap("has no right row")
         return Rows(self.first, self.count, self.total, lo, hi)
 
 
@@ -74,13 +74,13 @@ def _steps(count: int, reach: int, stride: int, same: bool) -> tuple[int, int]:
 def sliding(x: Rows, *, kernel: int, stride: int, dilation: int, same: bool) -> Rows:
     """Convolution and pooling: row r reads rows stride r - padding and on, as many as the kernel reaches."""
     if min(kernel, stride, dilation) < 1:
-        raise NoMap("a size of its window is not positive")
+        raise NoMap("has a window of no size")
     reach = (kernel - 1) * dilation + 1
     total, pad = _steps(x.total, reach, stride, same)
     count, here = _steps(x.count, reach, stride, same)
     first, off = divmod(x.first + pad - here, stride)
     if off:
-        raise NoMap("its band begins between two steps of its stride")
+        raise NoMap("begins between two steps of its stride")
     lo = 0 if x.top else -(-(x.lo + pad) // stride)
     hi = total if x.bottom else (x.hi - reach + pad) // stride + 1
     return Rows(first, count, total, lo, hi)
@@ -89,7 +89,7 @@ def sliding(x: Rows, *, kernel: int, stride: int, dilation: int, same: bool) -> 
 def transposed(x: Rows, *, kernel: int, stride: int, same: bool, count: int, total: int) -> Rows:
     """Transposed convolution: row i adds to rows stride i - padding and on; the padding follows from the rows of the result."""
     if min(kernel, stride) < 1:
-        raise NoMap("a size of its window is not positive")
+        raise NoMap("has a window of no size")
     pad, here = (max((-(-n // stride) - 1) * stride + kernel - n, 0) // 2 if same else 0 for n in (total, count))
     # Row r takes part of every row i with 0 <= r + pad - stride i < kernel: all of those here must be right.
     lo = 0 if x.top else stride * (x.lo - 1) + kernel - pad
@@ -100,7 +100,7 @@ def transposed(x: Rows, *, kernel: int, stride: int, same: bool, count: int, tot
 def padded(x: Rows, *, top: int, bottom: int, here: tuple[int, int], mirror: int | None = None) -> Rows:
     """Padding by ``top`` and ``bottom`` rows, by ``here`` in the band: constant, or mirrored with the edge row left out (1) or repeated (0)."""
     if min(top, bottom, *here) < 0:
-        raise NoMap("it pads by a negative number")
+        raise NoMap("pads by a negative number")
     above = x.top and (mirror is None or x.hi >= here[0] + mirror)
     below = x.bottom and (mirror is None or x.lo <= x.total - here[1] - mirror)
     return Rows(
@@ -115,7 +115,7 @@ def padded(x: Rows, *, top: int, bottom: int, here: tuple[int, int], mirror: int
 def blocks(x: Rows, *, up: int = 1, down: int = 1) -> Rows:
     """Each row becomes ``up`` rows, or ``down`` rows become one."""
     if min(up, down) < 1 or x.first % down or x.count % down or x.total % down:
-        raise NoMap("its band does not begin and end between two blocks of rows")
+        raise NoMap("begins or ends within a block of rows")
     return Rows(x.first * up // down, x.count * up // down, x.total * up // down, -(-x.lo // down) * up, x.hi // down * up)
 
 
@@ -135,7 +135,7 @@ def bilinear(x: Rows, *, count: int, total: int, half_pixel: bool) -> Rows:
     """Bilinear, up by a power of two or down by a whole factor: by others the kernels round a band's positions otherwise."""
     up, down = _factor(x, count, total)
     if up > _MOST_FACTOR or up & (up - 1):
-        raise NoMap(f"it resizes by {up}, at which its kernel rounds otherwise for fewer rows")
+        raise NoMap(f"resizes by {up}, at which its kernel rounds otherwise for fewer rows")
     half = Fraction(1 if half_pixel else 0, 2)
 
     def taken(rows: int, results: int) -> list[tuple[int, ...]]:
@@ -150,14 +150,14 @@ def _factor(x: Rows, count: int, total: int) -> tuple[int, int]:
     for up, down in ((total // x.total if x.total else 0, 1), (1, x.total // total if total else 0)):
         if up and down and total * down == x.total * up and count * down == x.count * up:
             return up, down
-    raise NoMap(f"it resizes {x.count} rows to {count}, not by the whole factor of {x.total} to {total}")
+    raise NoMap(f"resizes {x.count} rows to {count}, not by the whole factor of {x.total} to {total}")
 
 
 def _gathered(x: Rows, count: int, total: int, taken: Callable[[int, int], list[tuple[int, ...]]]) -> Rows:
     """Rows that take the same rows here as in the whole, all of them right."""
     first, off = divmod(x.first * total, x.total)
     if off:
-        raise NoMap("its band begins between two rows of its result")
+        raise NoMap("begins between two rows of its result")
     of_whole, here = taken(x.total, total), taken(x.count, count)
     right = [
         r
@@ -165,5 +165,5 @@ def _gathered(x: Rows, count: int, total: int, taken: Callable[[int, int], list[
         if of_whole[r] == tuple(x.first + i for i in here[r - first]) and all(x.lo <= i < x.hi for i in of_whole[r])
     ]
     if not right or right[-1] - right[0] + 1 != len(right):
-        raise NoMap("its kernel takes other rows than in the whole")
+        raise NoMap("takes other rows than in the whole")
     return Rows(first, count, total, right[0], right[-1] + 1)

@@ -275,7 +275,7 @@ def _matrix(o: Pair) -> Found:
     if options.WeightsFormat() and o.result[-1] != o.of[-1]:
         raise NoMap("has weights in a format that cannot be cut")
     if (o.files.old.main.tensors[o.x.inputs[1]].scales > 1) != (o.files.new.main.tensors[o.y.inputs[1]].scales > 1):
-        raise NoMap("has one scale where the first has one for each channel, which other arithmetic multiplies")
+        raise NoMap("has one scale where the first has one for each channel, for which kernels may multiply otherwise")
     if options.KeepNumDims() and len(o.shape) == len(o.of) == 4 and o.shape[3] == a[1]:
         rows = o.rows(o.piece.rows)
     elif o.piece.rows == whole(height(o.shape)):

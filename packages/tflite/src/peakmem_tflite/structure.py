@@ -87,6 +87,7 @@ class File:
         self.names = [[f"'{name}'" for name in buffer_names(graph, k)] for k in range(len(subgraphs))]
         self.fenced = any("fence" in tokens(graph, s, op) for s in graph.subgraphs for op in s.operators)
         self.kinds: dict[tuple[int, int], str] = {}
+        self.forms: dict[tuple[int, int], str] = {}
         self.digests: dict[int, str] = {}
 
     def interface(self, side: str) -> list[str]:
@@ -178,10 +179,13 @@ class File:
 
     def form(self, k: int, t: int) -> str:
         """Type, quantization and sparsity of a tensor: what its parts share with it."""
+        if (k, t) in self.forms:
+            return self.forms[k, t]
         table, tensor = self.tensors[k][t], self.graph.subgraphs[k].tensors[t]
         tables = [(name, table.sub(slot, table.what)) for name, slot in (("QuantizationParameters", 4), ("SparsityParameters", 6))]
         parts = [self.fields(name, sub.at) if sub else name for name, sub in tables]
-        return f"{tensor.type} {tensor.variable} {parts}"
+        self.forms[k, t] = f"{tensor.type} {tensor.variable} {parts}"
+        return self.forms[k, t]
 
     def content(self, buffer: int) -> str:
         """Digest of a buffer's bytes."""

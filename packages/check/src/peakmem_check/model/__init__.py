@@ -11,7 +11,7 @@ from peakmem_check.model.errors import (
 )
 from peakmem_check.model.moves import Move, moves
 from peakmem_check.model.program import (
-    KINDS, LARGEST_TOTAL, QUANTITIES, SCHEMA, Buffer, Kind, Overlay, Program, Statement, canonical, first_touchers,
+    KINDS, LARGEST_TOTAL, QUANTITIES, SCHEMA, Buffer, Kind, Overlay, Program, Statement, first_touchers,
 )
 # isort: on
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "KINDS", "LARGEST_TOTAL", "QUANTITIES", "SCHEMA", "Buffer", "CostReport", "Expansion", "InputError", "Kind", "Move",
     "NotProved", "Orders", "Overlay", "PeakmemError", "Program", "Refused", "RuntimeFailed", "RuntimeMissing", "Schedule", "Statement",
-    "Timeline", "UsageError", "body_workspaces", "canonical", "cost_report", "did_you_mean", "first_touchers", "moves",
+    "Timeline", "UsageError", "body_workspaces", "cost_report", "did_you_mean", "first_touchers", "moves",
     "nearest", "peak_of", "scheduled_timeline", "timeline",
 ]  # fmt: skip
 

@@ -262,7 +262,8 @@ class Program:
         bytes_at = []
         for step, v in enumerate(order):
             now += change[step + 1]
-            saved = max((gain for a, gain in self.gains[v] if last[a] == step), default=0)
+            gains = self.gains[v]
+            saved = max((gain for a, gain in gains if last[a] == step), default=0) if gains else 0
             bytes_at.append(now + workspaces[v] - saved)
         return max(bytes_at, default=self.entry_bytes), bytes_at, first, last
 
@@ -282,9 +283,34 @@ class Program:
 
         The program's own name does not count; the names of buffers and statements do.
         """
-        document = self.to_json()
-        document.pop("name", None)
-        return "sha256:" + hashlib.sha256(canonical(document)).hexdigest()
+        return "sha256:" + hashlib.sha256(self._canonical(outermost=True).encode("ascii")).hexdigest()
+
+    def _canonical(self, *, outermost: bool) -> str:
+        """The one JSON text of `to_json`: sorted keys, no white space, ASCII. Written straight out, as the document of a large
+        program takes longer to make than all else that a checker does with it."""
+        buffer_ids = [_quoted(b.name) for b in self.buffers]
+        statement_ids = [_quoted(s.name) for s in self.statements]
+        truth = {True: "true", False: "false"}
+        buffers = ",".join(
+            f'{{"bytes":{b.size},"id":{name},"kind":"{b.kind}","pinned":{truth[b.pinned]}}}'
+            for b, name in zip(self.buffers, buffer_ids)
+        )
+        rows = []
+        for s, name in zip(self.statements, statement_ids):
+            bodies = overlay = ""
+            if s.bodies:
+                bodies = f'"bodies":[{",".join(body._canonical(outermost=False) for body in s.bodies)}],'
+            if s.overlay:
+                inputs = ",".join([buffer_ids[a] for a in s.overlay.inputs])
+                overlay = f'"overlay":{{"inputs":[{inputs}],"output":{buffer_ids[s.overlay.output]}}},'
+            rows.append(
+                f'{{{bodies}"cost":{s.cost},"dependences":[{",".join([statement_ids[u] for u in s.dependences])}],'
+                f'"effects":[{",".join(map(_quoted, s.effects))}],"id":{name},"op":{_quoted(s.op)},{overlay}'
+                f'"pure":{truth[s.pure]},"reads":[{",".join([buffer_ids[b] for b in s.reads])}],"workspace":{s.workspace},'
+                f'"writes":[{",".join([buffer_ids[b] for b in s.writes])}]}}'
+            )
+        own = "" if outermost else f'"name":{_quoted(self.name)},'
+        return f'{{"buffers":[{buffers}],{own}"schema":"{SCHEMA}","statements":[{",".join(rows)}]}}'
 
     def bodies(self, prefix: str = "") -> Iterator[tuple[str, Program]]:
         """All bodies at any depth with their paths, innermost first.
@@ -362,9 +388,7 @@ class Program:
         return _Reader(where).program(document)
 
 
-def canonical(document: object) -> bytes:
-    """The one JSON text of a document: sorted keys, no white space, ASCII."""
-    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+_quoted = json.encoder.encode_basestring_ascii
 
 
 def first_touchers(predecessors: Sequence[Sequence[int]], touchers: Sequence[int]) -> tuple[int, ...]:

@@ -167,7 +167,7 @@ def _legal_order(program: Program, value: object, where: str) -> list[int]:
 def workspaces_with(program: Program, prefix: str, inner: Mapping[str, int]) -> list[int]:
     """Workspace of each statement when the body at each path is charged ``inner[path]`` bytes."""
     return [
-        s.workspace + max((inner[f"{prefix}{v}/{k}"] for k in range(len(s.bodies))), default=0)
+        s.workspace + max(inner[f"{prefix}{v}/{k}"] for k in range(len(s.bodies))) if s.bodies else s.workspace
         for v, s in enumerate(program.statements)
     ]
 
@@ -312,20 +312,19 @@ class Side:
     @cached_property
     def program(self) -> Program:
         source = self.proof.mirrored if self.mirrored else self.proof.program
-        return source if self.whole else restricted(source, self.members, self._buffers(source, self.members))
+        if self.whole:
+            return source
+        bits = bits_of(self.members, self.n)
+        own = {b for b, row in enumerate(source.touchers) if row and all(bits[t] == "1" for t in row)}
+        return restricted(source, self.members, own)
 
     def verify(self, kind: str, node: Mapping[str, Any], context: Context, where: str) -> Children:
         """Refuse the node if it does not prove its context; what it refers to must be proved too."""
         handler: Callable[[Mapping[str, Any], Context, str], Children] = getattr(self, "_" + kind)
         return handler(node, context, where)
 
-    def _buffers(self, program: Program, members: int) -> set[int]:
-        """Buffers that are touched by these statements and by no other."""
-        bits = bits_of(members, self.n)
-        return {b for b, row in enumerate(program.touchers) if row and all(bits[t] == "1" for t in row)}
-
     def _statement(self, value: object, where: str) -> int:
-        if type(value) is not int or not 0 <= value < self.n or not (self.members >> value) & 1:
+        if type(value) is not int or not 0 <= value < self.n or not (self.whole or (self.members >> value) & 1):
             refuse(f"{where} must be a statement of the {'program' if self.whole else 'part'}, not {show(value)}")
         return value
 
@@ -353,7 +352,7 @@ class Side:
         if state & ~trap:
             refuse(f"{where}: the trap misses {self._first(state & ~trap)}, which the state has executed")
         self._down_set(dag, trap, f"{where}: the trap")
-        exits = [v for v in self._outside(trap) if all((trap >> u) & 1 for u in dag.predecessors[v])]
+        exits = self._next(dag, trap)
         if not exits:
             refuse(f"{where}: the trap is the whole program, which has no exits")
         self._listed(node.get("exits"), exits, where, "exit", self.exit_networks(context, trap))
@@ -366,7 +365,8 @@ class Side:
         if state & trap:
             refuse(f"{where}: the trap holds {self._first(state & trap)}, which the state has executed")
         self._down_set(dag, remaining, f"{where}: the complement of the trap")
-        entries = [v for v in self._outside(trap | state) if not any((remaining >> w) & 1 for w in dag.successors[v])]
+        remains = bits_of(remaining, self.n).__getitem__
+        entries = [v for v in self._outside(trap | state) if "1" not in map(remains, dag.successors[v])]
         if not entries:
             refuse(f"{where}: the trap leaves nothing to run before it")
         self._listed(node.get("entries"), entries, where, "entry", self.entry_networks(context, trap))
@@ -455,34 +455,31 @@ class Side:
 
     def _components(self, node: Mapping[str, Any], context: Context, where: str) -> Children:
         dag, program = context.dag, self.program
-        part = self._set(node.get("statements"), f"{where}: 'statements'")
+        members = self._statements(node.get("statements"), f"{where}: 'statements'")
+        part = mask_of(members, self.n)
         others = self.members & ~part
         if not part or not others:
             refuse(f"{where}: 'statements' must be some statements and not all")
-        bits = bits_of(part, self.n)
-        for v, before in enumerate(dag.predecessors):
-            for u in before:
-                if bits[u] != bits[v]:
-                    refuse(f"{where}: {name_of(program, u)} precedes {name_of(program, v)}, and one of them is in the part")
-        for buffer, touchers in zip(program.buffers, program.touchers):
-            if len({bits[t] for t in touchers}) > 1 and not (buffer.pinned and buffer.kind == "input"):
+        inside = set(members)
+        for v in members:
+            for u in (*dag.predecessors[v], *dag.successors[v]):
+                if u not in inside:
+                    refuse(f"{where}: a dependence joins {name_of(program, v)} to {name_of(program, u)}, which is no part of it")
+        touched = {b for v in members for b in program.touched[v]}
+        own = {b for b in touched if inside.issuperset(program.touchers[b])}
+        for b in touched - own:
+            buffer = program.buffers[b]
+            if not (buffer.pinned and buffer.kind == "input"):
                 refuse(f"{where}: buffer {show(buffer.name)} joins the part to other statements")
-        own = self._buffers(program, part)
-        least = self._least_rest(context, others, own, node.get("flow"), where)
+        rest = Candidates(b for b, row in enumerate(program.buffers) if b not in own and row.kind != "constant")
+        network = Network(dag, None, 0, context.state & others, part, rest, foreign=own)
+        self.proof.flows += 1
+        least = network.value(node.get("flow"), where)
         if least >= self.lower_bound:
             refuse(f"{where}: the flow shows {least} bytes, the bound itself, and leaves nothing to prove for the part")
         side = self.proof.side(self.mirrored, part, self.lower_bound - least)
-        return ((node.get("then"), "'then'", Context(side, _within(part, context.arcs), context.state & part)),)
-
-    def _least_rest(self, context: Context, others: int, own: set[int], flow: object, where: str) -> int:
-        """What a flow shows that the other statements hold at least, from the state on to the end; ``own`` is not theirs."""
-        buffers = [b for b, row in enumerate(self.program.buffers) if b not in own and row.kind != "constant"]
-        program = restricted(self.program, others, frozenset(buffers))
-        dag = Dag(program, _within(others, context.arcs), others)
-        self.proof.flows += 1
-        return Network(
-            dag, lambda b: mask_of(program.touchers[b], self.n), None, 0, context.state & others, 0, Candidates(buffers)
-        ).value(flow, where)  # fmt: skip
+        arcs = frozenset(arc for arc in context.arcs if (part >> arc[0]) & 1)
+        return ((node.get("then"), "'then'", Context(side, arcs, context.state & part)),)
 
     def _waypoint(self, node: Mapping[str, Any], context: Context, where: str) -> Children:
         dag = context.dag
@@ -492,10 +489,11 @@ class Side:
             refuse(f"{where}: the state misses {self._first(context.state & ~state)}, which has been executed")
         self._down_set(dag, state, f"{where}: the state")
         # Everybody in W precedes everybody outside iff every last member directly precedes every first non-member.
-        last = {u for u in members if not any((state >> w) & 1 for w in dag.successors[u])}
-        for v in self._outside(state):
+        is_in = bits_of(state, self.n).__getitem__
+        last = {u for u in members if "1" not in map(is_in, dag.successors[u])}
+        for v in self._next(dag, state):
             before = dag.predecessors[v]
-            if all((state >> u) & 1 for u in before) and not last.issubset(before):
+            if not last.issubset(before):
                 u = next(u for u in last if u not in before)
                 refuse(f"{where}: {name_of(self.program, u)} does not precede {name_of(self.program, v)}")
         return ((node.get("then"), "'then'", Context(self, context.arcs, state, dag=dag)),)
@@ -553,13 +551,13 @@ class Side:
 
     def live(self, state: int) -> Candidates:
         """Buffers resident after ``state``: born in it or at entry, and pinned or with a toucher outside."""
-        bits = bits_of(state, self.n)
+        has_run = bits_of(state, self.n).__getitem__
         return Candidates(
             b
             for b, (buffer, touchers) in enumerate(zip(self.program.buffers, self.program.touchers))
             if buffer.kind != "constant"
-            and (buffer.kind == "input" or any(bits[t] == "1" for t in touchers))
-            and (buffer.pinned or any(bits[t] == "0" for t in touchers))
+            and (buffer.kind == "input" or "1" in map(has_run, touchers))
+            and (buffer.pinned or "0" in map(has_run, touchers))
         )
 
     def rest(self, context: Context) -> int:
@@ -573,7 +571,7 @@ class Side:
 
     def ready(self, context: Context) -> tuple[int, ...]:
         if context.ready is None:
-            context.ready = tuple(v for v in self._outside(context.state) if self.is_ready(context, v))
+            context.ready = tuple(self._next(context.dag, context.state))
         return context.ready
 
     def newborn(self, context: Context, v: int) -> int:
@@ -606,9 +604,13 @@ class Side:
         return then
 
     def toucher_mask(self, b: int) -> int:
-        if b not in self._toucher_masks:
-            self._toucher_masks[b] = mask_of(self.program.touchers[b], self.n)
-        return self._toucher_masks[b]
+        mask = self._toucher_masks.get(b)
+        if mask is None:
+            mask = mask_of(self.program.touchers[b], self.n)
+            if len(self._toucher_masks) * self.n > 2**31:  # keep the store under about 256 MB
+                self._toucher_masks.clear()
+            self._toucher_masks[b] = mask
+        return mask
 
     # networks
 
@@ -626,12 +628,12 @@ class Side:
     def networks(self, dag: Dag, v: int | None, inside: int, outside: int, candidates: Candidates) -> list[Network]:
         """The network of a cut, one for each way to overlay v."""
         if v is None:
-            return [Network(dag, self.toucher_mask, None, 0, inside, outside, candidates)]
+            return [Network(dag, None, 0, inside, outside, candidates)]
         ways: list[Overlaid | None] = [
             Overlaid(a, gain, self.toucher_mask(a) & ~(1 << v), self.mirrored) for a, gain in self.gains[v]
         ]
         return [
-            Network(dag, self.toucher_mask, v, self.workspaces[v], inside, outside, candidates, way)
+            Network(dag, v, self.workspaces[v], inside, outside, candidates, way)
             for way in ways or [None]
         ]
 
@@ -670,16 +672,17 @@ class Side:
         bits = bits_of(~self.members & (1 << self.n) - 1 | mask, self.n)
         return [v for v in range(self.n) if bits[v] == "0"]
 
+    def _next(self, dag: Dag, mask: int) -> list[int]:
+        """Statements outside a set whose predecessors are all in it."""
+        is_in = bits_of(mask, self.n).__getitem__
+        return [v for v in self._outside(mask) if "0" not in map(is_in, dag.predecessors[v])]
+
     def _down_set(self, dag: Dag, mask: int, where: str) -> None:
         bits = bits_of(mask, self.n)
-        for v in range(self.n):
-            if bits[v] == "1":
-                for u in dag.predecessors[v]:
-                    if bits[u] == "0":
-                        refuse(
-                            f"{where} is not a down-set: it holds {name_of(self.program, v)} "
-                            f"without {name_of(self.program, u)}"
-                        )
+        for v, taken in enumerate(bits):
+            if taken == "1" and "0" in map(bits.__getitem__, dag.predecessors[v]):
+                u = next(u for u in dag.predecessors[v] if bits[u] == "0")
+                refuse(f"{where} is not a down-set: it holds {name_of(self.program, v)} without {name_of(self.program, u)}")
 
     def _first(self, mask: int) -> str:
         return name_of(self.program, (mask & -mask).bit_length() - 1)
@@ -687,11 +690,6 @@ class Side:
 
 Children = Iterable[tuple[object, str, Context]]
 """What an inner node refers to: the reference, where it stands, and the context it must be proved for."""
-
-def _within(members: int, arcs: Iterable[tuple[int, int]]) -> frozenset[tuple[int, int]]:
-    """The arcs between these statements, where none leads to others."""
-    return frozenset(arc for arc in arcs if (members >> arc[0]) & 1)
-
 
 SideKey = tuple[bool, int, int]
 """Mirrored or not, the mask of the statements, the bound to prove."""

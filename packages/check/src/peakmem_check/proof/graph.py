@@ -6,7 +6,7 @@ Part of `peakmem_check.proof.check`; like it, knows the program model and nothin
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
 
@@ -167,8 +167,13 @@ def restricted(program: Program, members: int, buffers: Container[int]) -> Progr
     )
 
 
-def mask_of(statements: Iterable[int], n: int) -> int:
-    """Bit mask of a set of statements."""
+def mask_of(statements: Collection[int], n: int) -> int:
+    """Bit mask of a set of statements. O(n), whatever their number; O(n / 64) for each if they are few."""
+    if len(statements) < 16:
+        mask = 0
+        for v in statements:
+            mask |= 1 << v
+        return mask
     digits = bytearray(b"0") * (n + 1)
     for v in statements:
         digits[n - v] = 49
@@ -178,6 +183,11 @@ def mask_of(statements: Iterable[int], n: int) -> int:
 def bits_of(mask: int, n: int) -> str:
     """``"1"`` at the place of every member."""
     return format(mask, f"0{n}b")[::-1]
+
+
+def _holds(ascending: Sequence[int], v: int) -> bool:
+    i = bisect_left(ascending, v)
+    return i < len(ascending) and ascending[i] == v
 
 
 def _closure(order: Iterable[int], step: Sequence[Sequence[int]]) -> list[int]:
@@ -234,30 +244,42 @@ class Network:
     """The network of cut(v | L, U), or of the least rest on [L, U] where ``statement`` is None.
 
     ``inside`` is L, ``outside`` everything not in U (v among it), as masks; ``candidates`` contains every buffer that
-    the constant may hold; ``overlaid`` is the way to overlay v that the cut is for, None where it has no overlay.
+    the constant may hold; ``overlaid`` is the way to overlay v that the cut is for, None where it has no overlay. Buffers that are
+    ``foreign`` count nowhere.
     """
 
     def __init__(
         self,
         dag: Dag,
-        toucher_masks: Callable[[int], int],
         statement: int | None,
         workspace: int,
         inside: int,
         outside: int,
         candidates: Candidates,
         overlaid: Overlaid | None = None,
+        foreign: Container[int] = (),
     ) -> None:
-        self.dag, self.toucher_masks, self.statement, self.workspace = dag, toucher_masks, statement, workspace
-        self.inside, self.outside, self.candidates, self.overlaid = inside, outside, candidates, overlaid
+        self.dag, self.statement, self.workspace = dag, statement, workspace
+        self.inside, self.outside, self.candidates = inside, outside, candidates
+        self.overlaid, self.foreign = overlaid, foreign
         self.touched = frozenset(() if statement is None else dag.program.touched[statement])
 
     def born_before(self, b: int) -> bool:
         """Resident from entry or born in L. L is a down-set, so a birth is in L if any toucher is."""
-        return self.dag.program.buffers[b].kind == "input" or bool(self.toucher_masks(b) & self.inside)
+        program = self.dag.program
+        return program.buffers[b].kind == "input" or "1" in map(self._is_inside, program.touchers[b])
 
     def kept_after(self, b: int) -> bool:
-        return self.dag.program.buffers[b].pinned or bool(self.toucher_masks(b) & self.outside)
+        program = self.dag.program
+        return program.buffers[b].pinned or "1" in map(self._is_outside, program.touchers[b])
+
+    @cached_property
+    def _is_inside(self) -> Callable[[int], str]:
+        return bits_of(self.inside, self.dag.n).__getitem__
+
+    @cached_property
+    def _is_outside(self) -> Callable[[int], str]:
+        return bits_of(self.outside, self.dag.n).__getitem__
 
     @cached_property
     def held(self) -> list[int]:
@@ -289,7 +311,11 @@ class Network:
         return way.mirrored and bool(way.touchers & self.inside)
 
     def undecided(self, v: int) -> bool:
-        return bool((self.dag.everything & ~(self.inside | self.outside)) >> v & 1)
+        return self._undecided[v] == "1"
+
+    @cached_property
+    def _undecided(self) -> str:
+        return bits_of(self.dag.everything & ~(self.inside | self.outside), self.dag.n)
 
     def capacity(self, tail: Node, head: Node) -> int | None:
         """Capacity of an arc, None for unlimited; ValueError with the reason where the network has no such arc."""
@@ -303,7 +329,7 @@ class Network:
                     raise ValueError("'g' is no node")
             elif node not in ("s", "t"):
                 b = buffer_of(node)
-                if b is None or b >= len(program.buffers) or program.buffers[b].kind == "constant":
+                if b is None or b >= len(program.buffers) or program.buffers[b].kind == "constant" or b in self.foreign:
                     raise ValueError(f"{show(node)} is no node")
                 if b in self.touched:
                     raise ValueError(f"the statement itself touches buffer {b}")
@@ -312,9 +338,7 @@ class Network:
         if self.overlaid is not None and "g" in (tail, head):
             return self._overlaid_capacity(self.overlaid, tail, head)
         if isinstance(tail, int) and isinstance(head, int):
-            before = self.dag.predecessors[tail]
-            i = bisect_left(before, head)
-            if i < len(before) and before[i] == head:
+            if _holds(self.dag.predecessors[tail], head):
                 return None
         elif isinstance(head, str) and head not in ("s", "t"):
             b = buffer_of(head) or 0
@@ -331,7 +355,7 @@ class Network:
             b = buffer_of(tail) or 0
             if head == "t" and self.kept_after(b):
                 return None
-            if isinstance(head, int) and (self.toucher_masks(b) >> head) & 1:
+            if isinstance(head, int) and _holds(program.touchers[b], head):
                 return None
         raise ValueError("the network has no such arc")
 

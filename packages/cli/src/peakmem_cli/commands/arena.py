@@ -1,4 +1,4 @@
-"""``peakmem arena``: one arena for several models."""
+"""``peakmem arena``: offsets for a table of items with known lifetimes, or one arena for several models."""
 
 from __future__ import annotations
 
@@ -7,24 +7,58 @@ from typing import Annotated
 
 import typer
 
-from peakmem_cli.common import Force, FrontendName, FrontendOptions, Json, NoMeasure, Quiet
+from peakmem_cli.common import Force, FrontendName, FrontendOptions, Json, NoMeasure, Quiet, TimeLimit, size
 
 
 def command(
-    models: Annotated[list[Path], typer.Argument(metavar="MODEL", help="Two models or more, in the order in which they are set up.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PLAN.csv | MODEL MODEL...",
+            help="A table with a row for each item: id,lower,upper,size (resident while lower <= step < upper). "
+            "Or two models or more, in the order in which they are set up.",
+        ),
+    ],
     options: FrontendOptions,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Table: write it with the column offset here.")
+    ] = None,
+    capacity: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--capacity",
+            metavar="SIZE",
+            parser=size,
+            help="Table: be content with this; exit 1 if it does not suffice. Again for further memories: the hottest items "
+            "(column heat) go into the first.",
+        ),
+    ] = None,
+    alignment: Annotated[
+        int, typer.Option("--alignment", metavar="BYTES", min=1, help="Table: offsets are multiples of this; sizes are rounded up.")
+    ] = 1,
+    time_limit: TimeLimit = 10.0,
     frontend: FrontendName = None,
     snippet_out: Annotated[
-        Path | None, typer.Option("--snippet-out", metavar="FILE", help="Write the source text that shares the arena here.")
+        Path | None, typer.Option("--snippet-out", metavar="FILE", help="Models: write the source text that shares the arena here.")
     ] = None,
     no_measure: NoMeasure = False,
     force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """How large is one arena that several models share, and which source text shares it?"""
-    from peakmem_cli.arena_models import arena_models
+    """Place items of known lifetimes as low in one arena as can be found; or share one arena between models.
+
+    The table is that of MiniMalloc. Nothing is lower than the liveness peak, the most bytes resident at one step.
+    """
     from peakmem_cli.screen import Screen
 
     screen = Screen(as_json=json, quiet=quiet)
-    return arena_models(models, options, frontend, screen, measure=not no_measure, snippet_out=snippet_out, force=force)
+    if len(files) == 1 and files[0].suffix.lower() == ".csv":
+        from peakmem_cli.arena_table import arena_table
+
+        return arena_table(
+            files[0], screen, output=output, capacity=capacity, alignment=alignment, time_limit=time_limit, force=force
+        )
+    from peakmem_cli.arena_models import arena_models
+
+    return arena_models(files, options, frontend, screen, measure=not no_measure, snippet_out=snippet_out, force=force)

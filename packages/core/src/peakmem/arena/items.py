@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -140,6 +141,14 @@ def least_extent(
     """A bound from below for every arena: the liveness peak, or the longest contiguous group if that is more."""
     longest = max((sum(items[i].size for i in group) for group in contiguous), default=0)
     return max(liveness_peak(items, may_share), longest)
+
+
+def unit_of(items: Sequence[Item]) -> int:
+    """Bytes of which all sizes are multiples, and therefore the least arena too; 1 if there are none.
+
+    Where nothing can slide down any more every offset is a sum of sizes.
+    """
+    return math.gcd(*(i.size for i in items if i.size)) or 1
 
 
 def overlaps(spans: Sequence[tuple[int, int]]) -> list[list[int]]:

@@ -24,15 +24,34 @@ def lifetimes(program: Program, orders: Mapping[str, Sequence[int]] | None = Non
 
     Notes
     -----
-    ``liveness_peak(lifetimes(program, orders))`` is ``scheduled_timeline(program, orders).peak``.
+    ``liveness_peak(lifetimes(program, orders))`` is ``scheduled_timeline(program, orders).peak``; where there are overlays, with
+    `may_share` of the same two.
     """
+    return _collected(program, orders)[0]
+
+
+def may_share(program: Program, orders: Mapping[str, Sequence[int]] | None = None) -> tuple[tuple[int, int], ...]:
+    """The pairs of these items, by index, that overlays permit to share their first byte: (dying input, output).
+
+    Only those that the orders leave usable. A statement with bodies takes several steps, so its output meets the input before
+    that one dies: its overlay, which the liveness peak counts, permits nothing here.
+    """
+    return _collected(program, orders)[1]
+
+
+def _collected(
+    program: Program, orders: Mapping[str, Sequence[int]] | None
+) -> tuple[tuple[Item, ...], tuple[tuple[int, int], ...]]:
     result: list[Item] = []
-    _collect(program, orders or {}, "", 0, result)
-    return tuple(result)
+    pairs: list[tuple[int, int]] = []
+    _collect(program, orders or {}, "", 0, result, pairs)
+    return tuple(result), tuple(pairs)
 
 
-def _collect(program: Program, orders: Mapping[str, Sequence[int]], path: str, start: int, result: list[Item]) -> int:
-    """Append the items of one program whose entry is at step ``start``; return the first step after it."""
+def _collect(
+    program: Program, orders: Mapping[str, Sequence[int]], path: str, start: int, result: list[Item], pairs: list[tuple[int, int]]
+) -> int:
+    """Append the items and pairs of one program whose entry is at step ``start``; return the first step after it."""
     label = f"{path}:" if path else ""
     prefix = f"{path}/" if path else ""
     order = orders.get(path)
@@ -45,15 +64,20 @@ def _collect(program: Program, orders: Mapping[str, Sequence[int]], path: str, s
         begins.append(now)
         now += 1
         for k, body in enumerate(statement.bodies):
-            now = _collect(body, orders, f"{prefix}{v}/{k}", now, result)
+            now = _collect(body, orders, f"{prefix}{v}/{k}", now, result, pairs)
         ends.append(now - 1)
         if statement.workspace:
             result.append(Item(f"{label}workspace of {statement.name}", statement.workspace, begins[-1], ends[-1]))
     last_step = now - 1
+    item: dict[int, int] = {}
     for b, buffer in enumerate(program.buffers):
         if line.first[b] > line.last[b] or buffer.kind == "constant":
             continue
         first = start if line.first[b] < 0 else begins[line.first[b]]
         last = last_step if line.last[b] >= len(ends) else ends[line.last[b]]
+        item[b] = len(result)
         result.append(Item(label + buffer.name, buffer.size, first, last))
+    for step, v in enumerate(line.order):
+        if not program.statements[v].bodies:
+            pairs += [(item[a], item[o]) for a, o, _ in line.overlays_at(step)]
     return now

@@ -1,15 +1,34 @@
-"""Greedy first, then local search, then exact, each where what came before misses the liveness peak."""
+"""Greedy first, then local search, then two exact ones, each where what came before misses the liveness peak."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
+from peakmem.arena.canonical import kernel
 from peakmem.arena.greedy import arena_size, greedy_portfolio, improve, relations
 from peakmem.arena.items import Item, Placement, check_contiguous, check_placement, least_extent
+from peakmem.arena.lowering import Lowering
 from peakmem.arena.solver import least_offsets
 
-MOST_PAIRS = 10_000
-"""With more pairs of items resident together the exact solver is not tried: it would end with nothing after long."""
+MOST_PAIRS, MOST_PAIRS_AFTER_SEARCH = 10_000, 2_000
+"""With more pairs of items resident together CP-SAT is not tried: it would end with nothing after long.
+
+After the canonical search the smaller number holds: what that left open among many items CP-SAT does not find either.
+"""
+
+MOST_ITEMS = 2_000
+"""With more items the canonical search is not tried: its memory grows with their square."""
+
+LARGE = 20_000
+"""Sections of all items, summed, above which there are fewer nodes, in proportion to what each of them costs."""
+
+NODES = {0.1: 25_000, 0.5: 250_000, 2.0: 2_000_000, 10.0: 10_000_000, 50.0: 50_000_000, 250.0: 250_000_000}
+"""Efforts, spent one after the other up to the one asked for, and the nodes of the canonical search until each ends.
+
+A greater effort begins with all of a lesser one. A million nodes take a second or two; without a compiler there are a
+hundredth of them.
+"""
 
 _WORK = 1_000_000
 """Bound of the local search: placements tried times items and pairs of them resident together. Half a second."""
@@ -21,8 +40,10 @@ def plan(
     alignment: int = 1,
     may_share: Sequence[tuple[int, int]] = (),
     contiguous: Sequence[Sequence[int]] = (),
+    enough: int = 0,
     deadline: float | None = None,
     effort: float = 2.0,
+    found: Callable[[Placement], None] | None = None,
 ) -> Placement:
     """Place items as low as can be found.
 
@@ -37,37 +58,74 @@ def plan(
         `peakmem.arena.items.sharing`.
     contiguous : sequence of sequence of int
         Groups of items, each in the order in which its items shall lie one after another without a gap.
+    enough : int
+        Bytes with which one is content, such as the size of a memory: what is not larger is not improved.
     deadline : float, optional
         A `time.monotonic` value for the exact part.
     effort : float
-        See `peakmem.arena.solver.least_offsets`; reduced where more than 2,000 pairs of items are resident together.
+        Roughly seconds of the exact part; spent in the steps of `NODES`, so that more never ends worse than less, and
+        below the first of them not at all. CP-SAT gets less where more than 2,000 pairs of items are resident together.
+    found : callable, optional
+        Told of placements on the way, none worse than the one before, for callers who want to keep the best on Ctrl-C.
 
     Returns
     -------
     Placement
-        Checked pair by pair before it is returned.
+        Checked pair by pair before it is returned. The same input gives the same result unless the deadline cuts in
+        (and with less effort on machines without a compiler; see `peakmem.arena.canonical`).
     """
     check_contiguous(items, contiguous)
     peak = least_extent(items, may_share, contiguous)
     known = relations(items, may_share, contiguous)
+    goal = max(peak, enough)
     best: tuple[int, ...] = ()
     size = -1
     for offsets in greedy_portfolio(items, known):
         reached = arena_size(items, offsets)
         if size < 0 or reached < size:
             best, size = offsets, reached
-        if size == peak:
+        if size <= goal:
             break
-    placement = Placement(best, size, peak)
-    if size > peak:
+    if size > goal:
         pairs = sum(map(len, known.near)) // 2
-        best = improve(items, best, peak, min(400, _WORK // (len(items) + pairs)), known)
-        placement = Placement(best, arena_size(items, best), peak)
-        if not placement.least and pairs <= MOST_PAIRS:
-            # The solver's deterministic time grows dearer with the pairs it must keep apart.
-            share = min(1.0, (2000 / pairs) ** 3) if pairs else 1.0
-            placement = least_offsets(
-                items, best, may_share=may_share, contiguous=contiguous, deadline=deadline, effort=effort * share
-            )
+        best = improve(items, best, goal, min(400, _WORK // (len(items) + pairs)), known)
+        size = arena_size(items, best)
+    placement = Placement(best, size, peak)
+    tell = found or (lambda placement: None)
+    tell(placement)
+    if size > goal:
+        compiled = kernel() is not None
+        lowering = None
+        if len(items) <= MOST_ITEMS and not any(known.partners) and not contiguous:
+            lowering = Lowering(items, placement, enough, lambda: _late(deadline))
+        few_pairs = pairs <= (MOST_PAIRS_AFTER_SEARCH if lowering is not None and compiled else MOST_PAIRS)
+        spent = 0
+        for rung, nodes in NODES.items():
+            if rung > effort or placement.size <= max(placement.lower_bound, enough) or _late(deadline):
+                break
+            if lowering is not None:
+                lowering.best = placement
+                try:
+                    share = LARGE / max(LARGE, lowering.work) / (1 if compiled else 100)
+                    placement = lowering.run(int((nodes - spent) * share))
+                finally:
+                    tell(lowering.best)
+            if placement.size > max(placement.lower_bound, enough) and few_pairs:
+                # The solver's deterministic time grows dearer with the pairs it must keep apart.
+                placement = least_offsets(
+                    items,
+                    placement.offsets,
+                    may_share=may_share,
+                    contiguous=contiguous,
+                    lower_bound=placement.lower_bound,
+                    deadline=deadline,
+                    effort=rung * min(1.0, (2000 / pairs) ** 3 if pairs else 1.0),
+                )
+            tell(placement)
+            spent = nodes
     check_placement(items, placement.offsets, alignment=alignment, may_share=may_share, contiguous=contiguous)
     return placement
+
+
+def _late(deadline: float | None) -> bool:
+    return deadline is not None and time.monotonic() >= deadline

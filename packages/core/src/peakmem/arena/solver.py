@@ -9,7 +9,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from peakmem.arena.items import Item, Placement, least_extent, sharing
+from peakmem.arena.items import Item, Placement, least_extent, sharing, unit_of
 
 
 def least_offsets(
@@ -18,6 +18,7 @@ def least_offsets(
     *,
     may_share: Sequence[tuple[int, int]] = (),
     contiguous: Sequence[Sequence[int]] = (),
+    lower_bound: int = 0,
     deadline: float | None = None,
     effort: float = 2.0,
 ) -> Placement:
@@ -32,6 +33,8 @@ def least_offsets(
         Pairs that may have the same first byte; see `peakmem.arena.items.sharing`.
     contiguous : sequence of sequence of int
         Groups of items, each in the order in which its items lie one after another without a gap.
+    lower_bound : int
+        Bytes below which no placement is known to exist, if that is more than what lifetimes tell.
     deadline : float, optional
         A `time.monotonic` value.
     effort : float
@@ -51,12 +54,11 @@ def least_offsets(
     least size. One worker: CP-SAT is deterministic only so.
     """
     size = max((o + i.size for o, i in zip(incumbent, items)), default=0)
-    peak = least_extent(items, may_share, contiguous)
+    peak = max(lower_bound, least_extent(items, may_share, contiguous))
     best = Placement(tuple(incumbent), size, peak)
     if size == peak:
         return best
-    # An optimal placement pushed down until everything rests on something has offsets that are sums of sizes.
-    unit = math.gcd(*(i.size for i in items if i.size)) or 1
+    unit = unit_of(items)
     ask = partial(_solve, items, sharing(items, may_share), contiguous, unit, best.offsets, deadline, effort)
     reached = ask(peak, peak)
     if isinstance(reached, Placement):

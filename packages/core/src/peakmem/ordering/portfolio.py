@@ -251,8 +251,8 @@ class Solver:
                 solver.start()
             solver.round(effort)
             lift, tries = None, STEPS
-            found_for_one = sorted(solver.evidence, key=lambda e: (-e.level, e.weight))
-            for evidence in found_for_one:
+            proofs = sorted(solver.evidence, key=lambda e: (-e.level, e.weight))
+            for evidence in proofs:
                 if evidence.level + offset <= self.bound or not tries or self.meter.out:
                     break
                 tries -= bool(evidence.steps)
@@ -264,7 +264,7 @@ class Solver:
                     self._raise(part, mirrored, level, **why)
                     break
             if not part.before and not part.after:  # else a waypoint joins each component to the others
-                best = found_for_one[0]
+                best = proofs[0]
                 self._raise(part, False, best.level + offset, inside=Beside(part.problem, component.problem, best, offset))
         if not union.components or self.meter.out:
             return

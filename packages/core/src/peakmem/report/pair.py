@@ -30,7 +30,7 @@ class Pair:
         result = self.result
         ordering = result.ordering
         if ordering.peak < result.live_peak_after:
-            known = words.proof(ordering.peak, ordering.lower_bound, certified=result.certificate is not None, overlays=ordering.program.has_overlays)
+            known = words.proof(ordering.peak, ordering.lower_bound, certified=result.certificate is not None, overlays=result.overlays)
             instead = "" if result.source.quantity == "live_peak" else f" instead of {human(result.live_peak_after)}"
             return words.answer(
                 result, known=f"an order with a live_peak of {human(ordering.peak)}{instead} exists, {known}"

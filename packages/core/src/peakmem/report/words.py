@@ -71,12 +71,12 @@ def answer(result: Result, *, known: str | None = None) -> str:
 
 
 def _known(result: Result, reached: int) -> str:
-    proved, overlays = result.certificate is not None, result.ordering.program.has_overlays
+    about = {"certified": result.certificate is not None, "overlays": result.overlays}
     if not result.source.bounded:
         return "best found, no bound known"
     if result.realized_bound > reached:  # the quantity leaves out bytes of the live peak and does not say which
-        return f"order {proof(result.live_peak_after, result.lower_bound, certified=proved, overlays=overlays)}"
-    return proof(reached, result.realized_bound, certified=proved, overlays=overlays)
+        return f"order {proof(result.live_peak_after, result.lower_bound, **about)}"
+    return proof(reached, result.realized_bound, **about)
 
 
 def details(result: Result) -> list[str]:
@@ -89,9 +89,8 @@ def details(result: Result) -> list[str]:
     live = (result.live_peak_before, result.live_peak_after)
     if live != (result.source.predicted_bytes + left_out, result.model.predicted_bytes + left_out):
         known = ", " + proof(
-            result.live_peak_after, result.lower_bound, certified=result.certificate is not None,
-            overlays=result.ordering.program.has_overlays,
-        )  # fmt: skip
+            result.live_peak_after, result.lower_bound, certified=result.certificate is not None, overlays=result.overlays
+        )
         known = known if result.source.bounded else ""  # the proof speaks of orders that the runtime may not run
         lines.append(f"live_peak {human(live[0])} -> {human(live[1])} {change(*live)}{known}")
     if check is None:

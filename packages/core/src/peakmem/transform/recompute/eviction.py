@@ -1,7 +1,7 @@
 """Evict where memory ends: a heuristic that runs the base order and follows several futures at once. It wins on large
 programs: a plan for 1,500 statements takes tenths of a second, before any relaxation is written down.
 
-Every label is a machine state: what is present, what has been rerun, at what price. Values are evicted only where memory
+Every label is a state of the machine: what is present, what has been rerun, at what price. Values are evicted only where memory
 ends, and made again right before they are read, with all they need. What to evict is the question; each *rule* answers
 it differently, and a beam keeps the labels that promise the least price. A label's promise is what it has spent plus
 the price of everything that must be made again; no continuation is cheaper, so labels that cannot beat a known plan, or
@@ -17,15 +17,15 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from copy import copy
 
 from peakmem.transform.recompute.plan import Rerun
 from peakmem.transform.recompute.reruns import RerunProblem
 
-RULES = ("ratio", "fit", "stale", "ratio+", "stale+", "large+")
-"""Ways to choose what to evict: least MACs a byte; the cheapest single value that suffices; MACs over bytes and time to
-the next reading; the largest. Values that no base step reads any more go first; with a plus they stand in line with the
-others, since what can be made again from them is cheap to evict."""
+RULES = ("ratio", "stale", "fit", "large+", "stale+", "ratio+")
+"""Ways to choose what to evict, the quicker ones first: least MACs a byte; MACs over bytes and time to the next reading; the
+cheapest single value that suffices; the largest. Values that no base step reads any more go first; with a plus they stand in
+line with the others, since what can be made again from them is cheap to evict."""
 
 PRICED = 24
 """How many candidates a rule that weighs prices looks at, the largest first."""
@@ -41,20 +41,6 @@ class Late(Exception):
     """The deadline has passed."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Label:
-    """A state of the machine, and how it came about."""
-
-    present: int
-    size: int
-    used: int  # cap - 1 bits a group, as many low ones set as it has reruns
-    cost: int
-    count: int
-    promise: Price
-    parent: Label | None
-    reruns: tuple[Rerun, ...]
-
-
 class Eviction:
     """Searches for plans of one problem and target.
 
@@ -63,19 +49,16 @@ class Eviction:
     problem : RerunProblem
     target : int
         Bytes.
-    depth : int
-        A value that no base step reads any more is kept, while there is room, if it is at most so many reruns away
-        from one that is still read.
     """
 
-    def __init__(self, problem: RerunProblem, target: int, *, depth: int = 1) -> None:
+    def __init__(self, problem: RerunProblem, target: int) -> None:
         self.problem, self.target = problem, target
         program, n = problem.program, len(problem.order)
         self.n = n
         self.sizes = [0 if b.kind == "constant" else b.size for b in program.buffers]
         self.pinned = mask_of(b for b, x in enumerate(program.buffers) if x.pinned)
         self.usable = [problem.max_extra_macs is None or u.cost <= problem.max_extra_macs for u in problem.units]
-        of_use = self._of_use(depth)
+        of_use = self._of_use()
         self.entry = mask_of(b for b in program.entry if self.sizes[b])
         births, ends, kept_ends = [0] * (n + 1), [0] * (n + 2), [0] * (n + 2)
         for b, size in enumerate(self.sizes):
@@ -105,20 +88,21 @@ class Eviction:
         self.full = [1 << (s + self.limit - 1) for s in self.shift]
         self.known: dict[tuple[int, int], int] = {}
 
-    def _of_use(self, depth: int) -> list[int]:
+    def _of_use(self) -> list[int]:
+        """Through which step each value is kept while there is room: as long as a base step reads it, or what one rerun
+        makes of it."""
         problem = self.problem
         of_use = list(problem.last_use)
         through, _ = problem.needed_through(self.usable)
         for b, x in enumerate(problem.program.buffers):
             if x.kind == "input" and x.size <= self.target // 64:  # cannot be made again, and takes little room
                 of_use[b] = max(of_use[b], through[b])
-        for _ in range(depth):
-            before = list(of_use)
-            for i, u in enumerate(problem.units):
-                if self.usable[i]:
-                    end = min(u.deadline, max(before[b] for b in u.delivers))
-                    for b in u.sources:
-                        of_use[b] = max(of_use[b], end)
+        before = list(of_use)
+        for i, u in enumerate(problem.units):
+            if self.usable[i]:
+                end = min(u.deadline, max(before[b] for b in u.delivers))
+                for b in u.sources:
+                    of_use[b] = max(of_use[b], end)
         return of_use
 
     def weigh(self, mask: int) -> int:
@@ -172,11 +156,11 @@ class Eviction:
         Late
             When the ``deadline`` (a `time.monotonic` value) passes.
         """
-        labels = [Label(self.entry, self.weigh(self.entry), 0, 0, 0, (0, 0), None, ())]
+        labels = [_Label(self)]
         for step in range(self.n):
             if deadline is not None and time.monotonic() > deadline:
                 raise Late
-            found: dict[tuple[int, int], Label] = {}
+            found: dict[tuple[int, int], _Label] = {}
             for x in labels:
                 for y in self.children(x, step, rules):
                     if below is None or y.promise < below:
@@ -189,44 +173,43 @@ class Eviction:
             if len(labels) > 1:
                 labels.sort(key=lambda y: (y.promise, -y.size, y.present, y.used))
                 del labels[width:]
-        at: Label | None = min(labels, key=lambda y: y.promise)
+        at: _Label | None = min(labels, key=lambda y: y.promise)
         parts = []
         while at is not None:
             parts.append(at.reruns)
             at = at.parent
         return [r for part in reversed(parts) for r in part]
 
-    def children(self, x: Label, step: int, rules: Sequence[str]) -> Iterator[Label]:
+    def children(self, x: _Label, step: int, rules: Sequence[str]) -> Iterator[_Label]:
         """What may come of a label in one step; several where something had to be dropped."""
-        first = _Step(self, x, step, rules[0])
-        if first.step():
-            yield first.label(x)
-        if not first.tight:
-            return
-        for rule in rules[1:]:
-            other = _Step(self, x, step, rule)
-            if other.step():
-                yield other.label(x)
-        if len(rules) > 1:
-            other = _Step(self, x, step, rules[0])
-            if other.early() and other.step():
-                yield other.label(x)
+        for rule in rules:
+            y = x.copy(step, rule)
+            if y.step():
+                yield y
+            if not y.tight and rule == rules[0]:
+                return
 
 
-class _Step:
-    """One label on its way through one gap and one base step."""
+class _Label:
+    """A state of the machine after one gap and one base step, and how it came about."""
 
-    def __init__(self, beam: Eviction, x: Label, step: int, rule: str) -> None:
-        self.beam, self.t, self.rule = beam, step, rule
-        self.present, self.size, self.used, self.cost, self.count = x.present, x.size, x.used, x.cost, x.count
+    __slots__ = ("beam", "cost", "count", "parent", "present", "promise", "reruns", "rule", "size", "t", "tight", "used")
+
+    def __init__(self, beam: Eviction) -> None:
+        self.beam, self.present, self.size = beam, beam.entry, beam.weigh(beam.entry)
+        self.used = 0  # cap - 1 bits a group, as many low ones set as it has reruns
+        self.cost = self.count = 0
+        self.promise: Price = (0, 0)
+        self.parent: _Label | None = None
         self.reruns: list[Rerun] = []
+        self.t, self.rule = -1, ""
         self.tight = False  # something that is still read had to be dropped
-        self.promise: Price = x.promise
 
-    def label(self, parent: Label) -> Label:
-        return Label(
-            self.present, self.size, self.used, self.cost, self.count, self.promise, parent, tuple(self.reruns)
-        )
+    def copy(self, step: int, rule: str) -> _Label:
+        """The same state, on its way through the next step."""
+        other = copy(self)
+        other.t, other.rule, other.parent, other.reruns, other.tight = step, rule, self, [], False
+        return other
 
     def step(self) -> bool:
         """Make again what the base step reads, make room, and run it."""
@@ -266,29 +249,6 @@ class _Step:
             self.present &= ~gone
             self.size -= beam.weigh(gone)
         return True
-
-    def early(self) -> bool:
-        """Make again, before it is asked for, what waits for a value that is kept for nothing else."""
-        beam, t = self.beam, self.t
-        absent = beam.live[t] & ~self.present & ~beam.old[t]
-        done = False
-        for b in sorted(members_of(absent), key=lambda b: (beam.next_use(b, t), b)):
-            u = beam.unit(b, t)
-            if u < 0 or self.present >> b & 1 or beam.sources[u] & ~self.present:
-                continue
-            if beam.sources[u] & ~beam.live[t]:
-                done = self.attempt(b, beam.old[t] & self.present) or done
-        return done
-
-    def attempt(self, b: int, protect: int) -> bool:
-        """Make ``b`` again, or change nothing."""
-        before = (self.present, self.size, self.used, self.cost, self.count)
-        reruns = len(self.reruns)
-        if self.restore(b, protect):
-            return True
-        self.present, self.size, self.used, self.cost, self.count = before
-        del self.reruns[reruns:]
-        return False
 
     def restore(self, b: int, protect: int) -> bool:
         """Rerun what brings ``b`` back, after all it needs."""

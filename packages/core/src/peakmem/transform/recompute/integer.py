@@ -15,13 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from peakmem.transform.recompute.retention import Retention
+from peakmem.transform.recompute.retention import Retention, merged
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpSolver
-
-FEW = 0.5
-"""Where all plans cost 0 MACs: how far from the fewest reruns a solution may be, as a share."""
 
 LARGEST_SUM = 2**62
 """CP-SAT adds in 64 bits: a model in which a sum could exceed this is left to HiGHS."""
@@ -83,18 +80,16 @@ class Scaled:
         self.unit = math.gcd(*model.prices) or 1
         self.objective = [p // self.unit for p in model.prices]
         self.free = not priced
-        if self.free:  # every solution costs 0: one with few reruns is easier to realize
+        if self.free:  # every solution costs 0: the one with fewest reruns is the easiest to realize
             for x in {x for runs in model.runs.values() for x in runs}:
                 self.objective[x] = 1
 
     def _add(self, terms: Sequence[tuple[int, int]], bound: int) -> None:
-        merged: dict[int, int] = {}
-        for a, x in terms:
-            merged[x] = merged.get(x, 0) + a
-        scale = math.gcd(*merged.values()) or 1
-        if merged:
-            self.rows.append((tuple(a // scale for a in merged.values()), tuple(merged), bound // scale))
-        self.contradiction = self.contradiction or (not merged and bound < 0)
+        coefficients = merged(terms)
+        scale = math.gcd(*coefficients.values()) or 1
+        if coefficients:
+            self.rows.append((tuple(a // scale for a in coefficients.values()), tuple(coefficients), bound // scale))
+        self.contradiction = self.contradiction or (not coefficients and bound < 0)
 
     @property
     def largest_sum(self) -> int:
@@ -161,7 +156,6 @@ def solve_cpsat(scaled: Scaled, *, time_limit: float, effort: float = EFFORT) ->
         model.add(cp_model.LinearExpr.weighted_sum([variables[x] for x in columns], coefficients) <= bound)
     model.minimize(cp_model.LinearExpr.weighted_sum(variables, scaled.objective))
     solver = solver_of(effort, time_limit)
-    solver.parameters.relative_gap_limit = FEW if scaled.free else 0.0
     solver.parameters.linearization_level = 2  # every row is linear: its relaxation is most of the proof
     solver.parameters.cp_model_probing_level = 0  # takes longer than it saves here
     solver.parameters.symmetry_level = 0
@@ -195,7 +189,7 @@ def solve_highs(scaled: Scaled, *, time_limit: float) -> Answer:
         integrality=np.ones(size, dtype=np.int64),
         bounds=Bounds(0, 1),
         constraints=constraints,
-        options={"time_limit": max(0.01, time_limit), "mip_rel_gap": FEW if scaled.free else 0.0},
+        options={"time_limit": max(0.01, time_limit), "mip_rel_gap": 0.0},
     )
     if outcome.status == 2:
         return Answer(None, None, True, "highs")

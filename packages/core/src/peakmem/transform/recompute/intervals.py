@@ -119,6 +119,7 @@ class _Intervals:
         self.model.minimize(objective)
         solver = solver_of(effort, time_limit)
         solver.parameters.stop_after_first_solution = free
+        solver.parameters.linearization_level = 0 if free else 1  # where nothing has a price there is no bound to raise
         status = solver.solve(self.model)
         if status == self.cp.INFEASIBLE:
             return Placed(None, None)

@@ -130,9 +130,9 @@ class _View:
         wanted, stack = {unit}, [unit]
         while stack:
             for b in self.problem.units[stack.pop()].sources:
-                u = self.problem.unit_at(b, gap)
                 i = self.instance(b, event)
-                if u is not None and u not in wanted and (i is None or self.now.instances[i][2] < event):
+                u = self.problem.unit_at(b, gap) if i is None or self.now.instances[i][2] < event else None
+                if u is not None and u not in wanted:
                     wanted.add(u)
                     stack.append(u)
         return tuple(sorted(wanted))
@@ -146,9 +146,10 @@ class _View:
         if problem.max_extra_macs is not None and self.spent + price > problem.max_extra_macs:
             return None
         made = {b for u in units for b in problem.units[u].delivers}
+        last_reader = {b: k for k, u in enumerate(units) for b in problem.units[u].sources}
         low = since + 1
         kept: list[tuple[int, int]] = []
-        for b in {b for u in units for b in problem.units[u].sources} - made:
+        for b in last_reader.keys() - made:
             i = self.instance(b, event)
             if i is None:
                 return None
@@ -163,10 +164,12 @@ class _View:
             part[start - low :] += size
         then = int(np.maximum(part - target, 0).sum())
         resting = self.resting[event] - self.sizes[dropped] + sum(size for _, size in kept)
-        last_reader = {b: k for k, u in enumerate(units) for b in problem.units[u].sources if b in made}
+        freed = [0] * len(units)
+        for b in made & last_reader.keys():
+            freed[last_reader[b]] += self.sizes[b]
         for k, u in enumerate(units):
             then += max(0, resting + problem.units[u].charge - target)
             resting += sum(self.sizes[b] for b in problem.units[u].delivers if b in last_reader or k == len(units) - 1)
-            resting -= sum(self.sizes[b] for b, reader in last_reader.items() if reader == k)
+            resting -= freed[k]
         gain = over - then
         return (price + 1) / gain if gain > 0 else None

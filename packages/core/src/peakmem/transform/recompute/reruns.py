@@ -221,22 +221,16 @@ class RerunProblem:
 
     def _groups(self) -> list[tuple[int, ...]]:
         """Statements joined when they write one buffer that could be dropped; each group in base order."""
-        parent = list(range(len(self.order)))
+        from networkx.utils import UnionFind
 
-        def root(v: int) -> int:
-            while parent[v] != v:
-                parent[v] = parent[parent[v]]
-                v = parent[v]
-            return v
-
+        joined = UnionFind(self.order)
         for b, writers in enumerate(self.writers):
             buffer = self.program.buffers[b]
             if len(writers) > 1 and not buffer.pinned and buffer.kind != "input":
-                for w in writers[1:]:
-                    parent[root(w)] = root(writers[0])
+                joined.union(*writers)
         groups: dict[int, list[int]] = {}
         for v in self.order:
-            groups.setdefault(root(v), []).append(v)
+            groups.setdefault(joined[v], []).append(v)
         return [tuple(g) for g in groups.values()]
 
     def _unit(self, members: tuple[int, ...], deadline: int) -> Unit | None:

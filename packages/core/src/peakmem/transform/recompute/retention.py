@@ -10,7 +10,7 @@ decomposition works on it; solvers in whole numbers take the same constraints.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from peakmem.transform.recompute.horizon import Horizon
@@ -19,6 +19,14 @@ from peakmem.transform.recompute.reruns import RerunProblem
 
 Term = tuple[int, int]
 """Coefficient and variable."""
+
+
+def merged(terms: Iterable[Term]) -> dict[int, int]:
+    """Variable -> the sum of its coefficients."""
+    found: dict[int, int] = {}
+    for a, x in terms:
+        found[x] = found.get(x, 0) + a
+    return found
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,7 @@ def _placed(problem: RerunProblem, part: Segment, units: Sequence[int]) -> list[
     return sorted((g, u) for u, g in gap.items())
 
 
-def build(horizon: Horizon, steps: Iterable[int], crowded: Collection[tuple[int, int]] = ()) -> Retention | None:
+def build(horizon: Horizon, steps: Iterable[int]) -> Retention | None:
     """Write down the model; None if a memory constraint cannot hold whatever is dropped.
 
     Parameters
@@ -100,21 +108,15 @@ def build(horizon: Horizon, steps: Iterable[int], crowded: Collection[tuple[int,
     horizon : Horizon
     steps : iterable of int
         Base steps at which memory is enforced.
-    crowded : collection of (int, int)
-        Enforced base steps, each with a unit: if that unit reruns between the event before and this one, it must fit
-        beside what stays present from one to the other. Every plan keeps to that.
     """
-    builder = Builder(horizon, crowded)
+    builder = Builder(horizon)
     return builder.close() if all(builder.step(step) for step in sorted(set(steps))) else None
 
 
 class Builder:
     """Writes the model event by event."""
 
-    def __init__(self, horizon: Horizon, crowded: Collection[tuple[int, int]] = ()) -> None:
-        self.crowded: dict[int, list[int]] = {}
-        for step, u in sorted(crowded):
-            self.crowded.setdefault(step, []).append(u)
+    def __init__(self, horizon: Horizon) -> None:
         self.h, self.problem, self.model = horizon, horizon.problem, Retention(horizon.problem)
         self.started = False
         self.after = -1  # base steps up to here are done at the last event
@@ -138,7 +140,7 @@ class Builder:
         reruns: dict[int, int] = {}
         if self.started and low <= high:
             for u in self.h.units_in(low):
-                if upto in self.crowded or any(self.available(b) is not None for b in self.problem.units[u].delivers):
+                if any(self.available(b) is not None for b in self.problem.units[u].delivers):
                     reruns[u] = self.model.rerun(u)
             for u, x in reruns.items():
                 for e in self.problem.units[u].sources:
@@ -167,77 +169,12 @@ class Builder:
         for b in self.problem.program.touched[self.problem.order[step]]:
             if self.problem.born[b] < step:
                 self.require(b, reruns, [])
-        crowded = [u for u in self.crowded.get(step, ()) if u in reruns]
-        staying = self.staying(step, undecided, reruns) if crowded else []
         now = {b: self.model.variable() for b in undecided}
         for b, x in now.items():
             self.require(b, reruns, [(1, x)])
-        if crowded:
-            self.beside(crowded, staying, now, reruns)
         self.limit([(self.h.sizes[b], x) for b, x in now.items()], room)
         self.present, self.after, self.started = now, step, True
         return True
-
-    def staying(self, step: int, undecided: Sequence[int], reruns: Mapping[int, int]) -> list[tuple[int, int | None]]:
-        """What may be present all the way from the last event to base step ``step``.
-
-        Returns
-        -------
-        list of (buffer, variable at the last event or None where it is surely there)
-        """
-        found: list[tuple[int, int | None]] = []
-        touched = set(self.problem.program.touched[self.problem.order[step]])
-        units, low = self.problem.units, self.after + 1
-        for b in self.h.possible[step]:
-            if self.problem.born[b] > self.after:
-                continue  # born in between: it may come after the rerun
-            if any(
-                self.h.usable[u] and u not in reruns and units[u].ready < step and self.h.last[u] >= low
-                for u in self.delivering(b)
-            ):
-                continue  # it may be dropped and come back without a variable that says so
-            if b not in touched and b not in undecided and self.h.status(b, step) <= 0:
-                continue
-            terms = self.available(b)
-            if terms is None:
-                found.append((b, None))
-            elif len(terms) == 1:
-                found.append((b, terms[0][1]))
-        return found
-
-    def beside(
-        self,
-        crowded: Sequence[int],
-        staying: Sequence[tuple[int, int | None]],
-        now: Mapping[int, int],
-        reruns: Mapping[int, int],
-    ) -> None:
-        """Memory while each of the ``crowded`` units reruns: itself, its sources, and what stays present throughout.
-
-        A value present at both events stays present in between unless a unit that delivers it reruns there; those
-        for which that has no variable are left out.
-        """
-        sizes = self.h.sizes
-        fixed: set[int] = set()
-        stays: dict[int, int] = {}
-        for b, before in staying:
-            again: list[Term] = [(-1, reruns[u]) for u in self.delivering(b) if u in reruns]
-            ends: list[Term] = [(1, x) for x in (before, now.get(b)) if x is not None]
-            if not again and not ends:
-                fixed.add(b)
-                continue
-            stays[b] = self.model.variable()
-            self.model.rows.append(Row((*ends, *again, (-1, stays[b])), len(ends) - 1))
-        for u in crowded:
-            unit = self.problem.units[u]
-            for i, fresh in enumerate(unit.inner):
-                read = {b for b, last in zip(unit.sources, unit.read_until) if last >= i}
-                need = fresh + sum(sizes[b] for b in read | fixed)
-                terms = [(sizes[b], z) for b, z in stays.items() if b not in read and b not in unit.delivers]
-                room = self.h.target - need
-                excess = sum(a for a, _ in terms) - room
-                if excess > 0:
-                    self.model.rows.append(Row((*terms, (excess, reruns[u])), room + excess))
 
     def limit(self, terms: list[Term], room: int) -> None:
         """At most ``room`` bytes."""

@@ -95,7 +95,8 @@ def recompute(
     except KeyboardInterrupt:  # the plans stay
         result.unrealized, result.interrupted = INTERRUPTED, True
         return result
-    result.measurement = run_both(model, result.model, wanted=measure, progress=progress)
+    deadline = None if time_limit is None else begin + time_limit
+    result.measurement = run_both(model, result.model, wanted=measure, deadline=deadline, progress=progress)
     if measure:
         result.seconds["measure"] = result.measurement.seconds
     return result

@@ -1,11 +1,10 @@
-"""What one solve knows so far: the incumbent, the bound, the beams."""
+"""What one solve knows so far: the incumbent and the bound."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
 
-from peakmem.transform.recompute.eviction import Eviction
 from peakmem.transform.recompute.horizon import Horizon
 from peakmem.transform.recompute.plan import Plan, Rerun, allowed, make_plan, prune
 from peakmem.transform.recompute.reruns import RerunProblem
@@ -23,12 +22,6 @@ class Search:
         self.width: int | None = None
         self.pruned: Plan | None = None
         self.tried = False
-        self.beams: dict[int, Eviction] = {}
-
-    def beam(self, depth: int) -> Eviction:
-        if depth not in self.beams:
-            self.beams[depth] = Eviction(self.problem, self.target, depth=depth)
-        return self.beams[depth]
 
     def left(self) -> float:
         return self.deadline - time.monotonic()

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from peakmem.transform.recompute.eviction import Late
+from peakmem.transform.recompute.eviction import RULES, Eviction, Late
 from peakmem.transform.recompute.floors import floor
 from peakmem.transform.recompute.horizon import Horizon
 from peakmem.transform.recompute.integer import Answer, solve_integer
@@ -101,8 +101,7 @@ def solve(
     2. plans by heuristics, before any relaxation and with a share of the time of their own;
     3. the relaxation that enforces memory only where the last solution broke the target, grown step by step:
        its optimum is a bound, and a plan of that price settles the matter; plans near solutions that cannot be realized;
-    4. where only reruns break the target: rows that make room for them;
-    5. the full problem in intervals: early where it is small, else when nothing is left to add to the relaxation.
+    4. the full problem in intervals: early where it is small, else when only reruns break the target.
 
     Among plans found with equal MACs the one with the fewest reruns is given; ``exact`` speaks of MACs alone.
     """
@@ -135,22 +134,20 @@ def solve(
         return outcome(interrupted=True)
 
 
-HEURISTICS = 0.4
+HEURISTICS = 0.3
 """Of the time limit, the most that heuristics take before the first relaxation. Where a plan is given, they come after
 it, if it settles nothing, with half as much of what is left."""
 
-MIXED = ("ratio", "stale", "large+", "ratio+")
-"""Rules of the wider beams."""
-
-ALONE = ((1, "ratio"), (1, "stale+"), (1, "fit"), (1, "large+"), (1, "ratio+"), (1, "stale"), (3, "large+"), (3, "stale+"))
-"""Depths and rules of the beams of width 1, the most useful ones first."""
+WIDTH, MIXED = 64, ("ratio", "stale", "large+", "ratio+")
+"""Labels of the wider beam, and its rules."""
 
 FIRST_MODEL, LARGEST_MODEL = 500, 20_000
 """Decisions of the first relaxation, and those to which it may grow, fourfold each time: a small one has a bound, and
 reruns to mend, long before a large one. The largest leaves out the steps that exceed the target least."""
 
-SMALL = 128
-"""With so many units the full problem is tried after the first relaxation that does not settle the matter."""
+SMALL, FEW = 128, 64
+"""With so many units the full problem is tried after the first relaxation that does not settle the matter; so many are placed
+anew, near a relaxation."""
 
 LEVELS = 4
 """How often the units of a solution are joined by those that make their sources."""
@@ -160,18 +157,19 @@ NARROW, EFFORT = 0.5, 60.0
 
 
 def _heuristics(search: Search, deadline: float) -> None:
-    """Plans before any relaxation: the worst moment first, each rule of eviction alone, which is fast, then wider beams."""
+    """Plans before any relaxation: the worst moment first, each rule of eviction alone, which is fast, then a wider beam."""
     search.tried = True
     begin = time.monotonic()
-    search.improve(greedy(search.problem, search.target, deadline=begin + 0.3 * (deadline - begin)), "lowering")
+    search.improve(greedy(search.problem, search.target, deadline=begin + 0.4 * (deadline - begin)), "lowering")
     several: list[tuple[int, int, list[Rerun]]] = []
     slowest = 0.0
+    beam = Eviction(search.problem, search.target)
     with suppress(Late):
-        for depth, rule in ALONE:
+        for rule in RULES:
             if search.settled:
                 return
             since = time.monotonic()
-            found = search.beam(depth).search(1, (rule,), deadline=deadline)
+            found = beam.search(1, (rule,), deadline=deadline)
             slowest = max(slowest, time.monotonic() - since)
             if found is not None:
                 several.append((cost_of(search.problem, found), len(found), found))
@@ -179,12 +177,9 @@ def _heuristics(search: Search, deadline: float) -> None:
                     break
     for _, _, found in sorted(several)[:2]:
         search.improve(found, "eviction")
-    with suppress(Late):
-        for width in (8, 64):
-            for depth in (1, 3):
-                if search.settled or time.monotonic() + width * slowest > deadline:
-                    return  # it would hardly end in time
-                search.improve(search.beam(depth).search(width, MIXED, below=search.price, deadline=deadline), "eviction")
+    if not search.settled and time.monotonic() + WIDTH * slowest < deadline:  # else it would hardly end in time
+        with suppress(Late):
+            search.improve(beam.search(WIDTH, MIXED, below=search.price, deadline=deadline), "eviction")
 
 
 def _refine(search: Search) -> bool:
@@ -192,15 +187,14 @@ def _refine(search: Search) -> bool:
     problem, target = search.problem, search.target
     now = trace(problem, ())
     steps: set[int] = set()
-    crowded: set[tuple[int, int]] = set()
     largest = FIRST_MODEL
     whole = False
     broken = {now.base_step[e]: b for e, b in enumerate(now.bytes_at) if b > target}
     while search.left() > 0:
         horizon = search.horizon()
-        grown = grow(horizon, steps, broken, largest) if broken else True
+        grown = grow(horizon, steps, broken, largest)
         largest = min(LARGEST_MODEL, 4 * largest)
-        model = build(horizon, steps, crowded=crowded)
+        model = build(horizon, steps)
         waiting = {step: size for step, size in broken.items() if step not in steps}
         share = 0.6 if waiting and grown else 1.0  # more steps may tell more
         answer = Answer(None, None, True, "memory")
@@ -229,15 +223,10 @@ def _refine(search: Search) -> bool:
                 return True
         if search.settled:
             break
-        over = {e: b for e, b in enumerate(now.bytes_at) if b > target}
-        broken = {now.base_step[e]: b for e, b in over.items() if now.block[e] < 0 and now.base_step[e] not in steps}
-        if not broken:  # only reruns break the target: they must fit beside what stays
-            guilty = {(now.base_step[e], reruns[now.block[e]][1]) for e in over if now.block[e] >= 0}
-            if guilty <= crowded:
-                break
-            crowded |= guilty
-            around = {s for step, _ in guilty for s in (step - 1, step) if s >= 0}
-            broken = {step: horizon.full[step] for step in sorted(around - steps)}
+        over = {now.base_step[e]: b for e, b in enumerate(now.bytes_at) if b > target and now.block[e] < 0}
+        broken = {step: size for step, size in over.items() if step not in steps}
+        if not broken:  # only reruns break the target, and relaxations do not see them
+            break
     return not search.settled and search.left() > 0 and _whole(search)
 
 
@@ -252,11 +241,11 @@ def _near(search: Search, reruns: Sequence[Rerun]) -> None:
     also those that make their sources, at other moments."""
     problem = search.problem
     begin, left = time.monotonic(), search.left()
-    search.improve(greedy(problem, search.target, start=reruns, deadline=begin + 0.2 * left), "lowering")
+    search.improve(greedy(problem, search.target, start=reruns, deadline=begin + 0.4 * left), "lowering")
     units = {u for _, u in reruns}
-    for _ in range(LEVELS if len(problem.units) > SMALL else 0):
-        limit = begin + 0.4 * left - time.monotonic()
-        if search.settled or limit <= 0 or len(units) > SMALL:
+    for _ in range(LEVELS):
+        limit = begin + 0.6 * left - time.monotonic()
+        if search.settled or limit <= 0 or len(units) > FEW:
             return
         placed = solve_intervals(search.horizon(units), at_least=search.bound, time_limit=limit, effort=NARROW)
         if placed is not None:

@@ -18,7 +18,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from peakmem.transform.recompute.integer import Answer
-from peakmem.transform.recompute.retention import Retention
+from peakmem.transform.recompute.retention import Retention, merged
 
 if TYPE_CHECKING:
     import numpy as np
@@ -170,15 +170,9 @@ def _factors(model: Retention) -> list[_Factor]:
     factors = [_Factor((x,), np.array([0.0, float(p)])) for x, p in enumerate(model.prices) if p]
     for row in model.rows:
         if row.terms:
-            coefficients: dict[int, int] = {}
-            for a, x in row.terms:
-                coefficients[x] = coefficients.get(x, 0) + a
+            coefficients = merged(row.terms)
             scope = tuple(sorted(coefficients))
-            total = np.zeros((1,) * len(scope), dtype=np.int64)
-            for axis, x in enumerate(scope):
-                shape = [1] * len(scope)
-                shape[axis] = 2
-                total = total + np.array([0, coefficients[x]], dtype=np.int64).reshape(shape)
+            total = sum(np.ix_(*([0, coefficients[x]] for x in scope)))
             factors.append(_Factor(scope, np.where(total <= row.bound, 0.0, np.inf)))
     cap = model.problem.cap
     count = np.full((2, cap, cap), np.inf)  # whether it reruns, the counter before, the counter after

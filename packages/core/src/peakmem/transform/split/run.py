@@ -8,7 +8,7 @@ from typing import Literal
 
 from peakmem.frontends import Model, Progress, Wanted, certify, run_both
 from peakmem.frontends.splitting import Axis, Region, Split, Splittable
-from peakmem.model import Program, UsageError
+from peakmem.model import Program, Refused, UsageError
 from peakmem.ordering import Ordering
 from peakmem.system.progress import silent
 from peakmem.system.sizes import human
@@ -109,7 +109,12 @@ def split(
         for k, one in enumerate(chosen):
             if k and deadline is not None and time.monotonic() > deadline:
                 break
-            _realize(result, one, deadline, progress)
+            try:
+                _realize(result, one, deadline, progress)
+            except Refused as error:  # the adapter's judge did not accept it; another point may do
+                if regions is not None:
+                    raise
+                result.reason = result.reason or str(error)
             at, ordered = result.model, result.reordering
             if at is not None and ordered is not None and at.predicted_bytes + model.realized_offset <= ordered.peak:
                 break

@@ -1,0 +1,121 @@
+"""What the first steps of training need under peakmem, against Inductor.
+
+    python benchmarks/first_call.py [--nets mlp_branches,unet] [--markdown docs/tables/first-call.md]
+
+Two fresh processes a net, one under each backend, one thread. The counting allocator sees the whole of each step, forward
+and backward, with the compilation inside the first one; the peak of the process is the kernel's (``VmHWM``). peakmem
+records in step 1, checks better orders in step 2 and runs them from step 3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+NETS = (
+    "mlp_branches", "aspp_like", "dense_mlp", "tree_mlp", "hf_mixtral", "two_towers", "dropper", "expand_reduce", "hf_gpt2", "hf_bert",
+    "mixer", "squeezenet", "recurrent", "randwire24", "unet", "densenet", "hf_vit", "convnext", "shufflenet", "googlenet",
+)  # fmt: skip
+ROOM = 0.01
+"""What the first step may need beyond Inductor's, as a share."""
+
+
+def process_peak() -> int:
+    """Most resident bytes of this process so far."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return 1024 * int(line.split()[1])
+    return 0
+
+
+def child(net_name: str, backend: str, steps: int) -> dict[str, Any]:
+    sys.path.insert(0, str(HERE))
+    import peakmem_inductor
+    import torch
+    from inductor_nets import build
+
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    net, args = build(net_name, training=True, batch=2)
+    compiled = torch.compile(net, backend=backend)
+    peaks = []
+    for _ in range(steps):
+        net.zero_grad()
+        with peakmem_inductor.step() as measured:
+            out = compiled(*args)
+            sum(part.sum() for part in (out if isinstance(out, tuple) else (out,))).backward()
+        peaks.append(measured.peak)
+        del out
+    states = [[r.name.split("_")[-1], r.state] for r in peakmem_inductor.report()] if backend == "peakmem" else []
+    return {"peaks": peaks, "process": process_peak(), "states": states}
+
+
+def run(net: str, backend: str, environment: dict[str, str], timeout: float) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--child", backend, "--nets", net]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=timeout, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def table(rows: list[tuple[str, dict[str, Any], dict[str, Any]]], failed: list[str]) -> str:
+    worst = max((b["peaks"][0] / a["peaks"][0] for _, a, b in rows), default=0.0)
+    lines = [
+        "# Inductor: the first steps",
+        "",
+        "Made by `python benchmarks/first_call.py --markdown docs/tables/first-call.md`, torch on the CPU, one thread, batch 2.",
+        "Bytes above the start of a step of forward and backward, as the counting allocator saw them, compilation included.",
+        f"Of {len(rows)} nets the first step under peakmem needs at most {worst:.4f} times what it needs under Inductor.",
+        "Process: the most resident megabytes of the process, most of which is torch and its compiler.",
+        "",
+        "| net | forward, backward | Inductor, step 1 | peakmem, step 1 | step 2 | step 3 | process, Inductor | process, peakmem |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for net, a, b in rows:
+        states = ", ".join(state for _, state in b["states"])
+        peaks = " | ".join(f"{n:,}" for n in (a["peaks"][0], *b["peaks"][:3]))
+        lines.append(f"| {net} | {states} | {peaks} | {a['process'] / 1e6:.0f} | {b['process'] / 1e6:.0f} |")
+    if failed:
+        lines += ["", f"Not measured: {', '.join(failed)}."]
+    lines += ["", "Step 2 runs a better order and the original on the same arguments, one after the other, and sets aside in a file what they free."]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--nets", default=",".join(NETS))
+    parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one process")
+    parser.add_argument("--markdown", type=Path, help="write the table there too")
+    parser.add_argument("--child", choices=("inductor", "peakmem"))
+    given = parser.parse_args()
+    if given.child:
+        print(json.dumps(child(given.nets, given.child, 3)))
+        return 0
+    cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or tempfile.mkdtemp(prefix="peakmem-")
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    rows, failed = [], []
+    for net in given.nets.split(","):
+        try:
+            rows.append((net, run(net, "inductor", environment, given.timeout), run(net, "peakmem", environment, given.timeout)))
+        except (subprocess.SubprocessError, ValueError, IndexError) as error:
+            last = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1:]
+            print(f"{net}: {type(error).__name__} {' '.join(last)}", file=sys.stderr)
+            failed.append(net)
+            continue
+        print(net, *rows[-1][1:], file=sys.stderr, flush=True)
+    text = table(rows, failed)
+    print(text)
+    if given.markdown:
+        given.markdown.write_text(text)
+    return int(any(b["peaks"][0] > (1 + ROOM) * a["peaks"][0] for _, a, b in rows))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

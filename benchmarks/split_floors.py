@@ -1,0 +1,119 @@
+"""Below what no split by rows or channels can go, told from each file alone: floors against which to hold what is found.
+
+    python benchmarks/split_floors.py [FOLDER or FILE ...]
+
+A split runs operators in bands of rows or of output channels; an operator that has no such bands (``RULES``, and what is said
+there of ranks and effects) runs whole, however the rest is cut. So whatever is split, and in whatever order, at some step there are
+
+- all graph inputs, and something that is made of them;
+- for an operator that must run whole: all that it reads and writes, and its scratch;
+- for one that can be cut by output channels only: all that it reads, and a piece of its result;
+- for a tensor that must be whole, as a graph output or because an operator reads it that runs whole: either twice its bytes
+  (the join reads all of it and writes all of it), or all that its operator reads to give all of it, with it.
+
+The floor is the largest of these, rounded as TFLite Micro rounds. It is a bound for splits without joins in place; it says
+nothing of whether a split reaches it. Beside it stands the live peak of the file with its order certified, and the bound of
+that: a model whose floor is at its bound gains nothing from any split. Everything is computed in this run; no runtime is needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from common import SHARED, markdown
+from peakmem.model import InputError
+from peakmem.ordering import order_program
+from peakmem_tflite.effects import pure
+from peakmem_tflite.graph import Operator, Subgraph
+from peakmem_tflite.model import TfliteModel
+from peakmem_tflite.scratch import ALIGNMENT, rounded
+from peakmem_tflite.settings import Settings
+from peakmem_tflite.splitrules import RULES
+
+ONLY_CHANNELS = "FULLY_CONNECTED"
+ALL_CHANNELS = ("SOFTMAX", "L2_NORMALIZATION", "CONCATENATION")
+"""Operators with rows, of which there are none where tensors have no four axes."""
+WINDOWS = ("CONV_2D", "DEPTHWISE_CONV_2D", "AVERAGE_POOL_2D", "MAX_POOL_2D")
+HEADER = ("model", "what sets the floor", "live peak of the order", "its bound", "floor", "floor / bound")
+
+
+def cut(model: TfliteModel, main: Subgraph, op: Operator) -> str:
+    """How an operator can be cut: "rows", "channels" or "" for not at all."""
+    if op.op not in RULES or op.custom or len(op.outputs) != 1 or not pure(model.graph, main, op):
+        return ""
+    ranks = {len(main.tensors[t].shape) for t in (*op.outputs, *op.inputs[:1]) if t >= 0}
+    if ranks == {4}:
+        return "rows"
+    return "" if op.op in ALL_CHANNELS or (op.op not in (ONLY_CHANNELS, "TRANSPOSE_CONV") and 4 in ranks) else "channels"
+
+
+def floors(model: TfliteModel) -> list[tuple[int, str]]:
+    """Every floor, with what sets it."""
+    main = model.graph.subgraphs[0]
+    size = {t: rounded(tensor.size) for t, tensor in enumerate(main.tensors) if not tensor.constant and not tensor.variable}
+    how = [cut(model, main, op) for op in main.operators]
+
+    def bytes_of(*tensors: int) -> int:
+        return sum(size.get(t, 0) for t in set(tensors))
+
+    def name(i: int) -> str:
+        return f"operator {i} ({main.operators[i].op})"
+
+    found = [(bytes_of(*main.inputs) + ALIGNMENT, "graph inputs")]
+    whole = set(main.outputs)
+    for i, (op, kind) in enumerate(zip(main.operators, how)):
+        if not kind:
+            found.append((bytes_of(*op.inputs, *op.outputs) + model.program.statements[i].workspace, f"{name(i)} runs whole"))
+            whole |= set(op.inputs)
+        elif kind == "channels" and op.op == ONLY_CHANNELS:
+            found.append((bytes_of(*op.inputs) + ALIGNMENT, f"{name(i)} reads all"))
+    for t in whole - set(main.inputs):
+        i = main.producer.get(t)
+        if t not in size or i is None or not how[i]:
+            continue
+        # Of its operands a convolution without padding may leave rows out at the end, fewer than a stride; those are let off.
+        op = main.operators[i]
+        operands = sum(size.get(u, 0) - left_out(main, op, u) for u in set(op.inputs))
+        found.append((size[t] + min(size[t], operands), f"{main.tensors[t].name or t} is whole, of {name(i)}"))
+    return found
+
+
+def left_out(main: Subgraph, op: Operator, t: int) -> int:
+    """No fewer bytes of an operand than an operator with windows may leave out: fewer rows than its stride."""
+    tensor = main.tensors[t] if t >= 0 else None
+    if tensor is None or tensor.constant or len(tensor.shape) != 4 or not tensor.shape[1] or op.op not in WINDOWS:
+        return 0
+    rows, of = main.tensors[op.outputs[0]].shape[1], tensor.shape[1]
+    stride = op.window.stride[1] if op.window else (of - 1) // (rows - 1) if rows > 1 else of
+    return (stride - 1) * (tensor.size // of) + (ALIGNMENT if stride > 1 else 0)
+
+
+def row(path: Path, limit: float) -> list[str]:
+    model = TfliteModel.from_bytes(path.read_bytes(), path=path, settings=Settings(named=True))
+    ordering = order_program(model.program, time_limit=limit)
+    floor, what = max(floors(model))
+    return [path.stem, what, f"{ordering.peak:,}", f"{ordering.lower_bound:,}", f"{floor:,}", f"{100 * floor / ordering.lower_bound:.0f} %"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="*", type=Path, default=[SHARED / "tflite"])
+    parser.add_argument("--time-limit", type=float, default=20.0, metavar="SECONDS", help="for the order of each model (%(default)s)")
+    args = parser.parse_args()
+    files = [f for path in args.paths for f in (sorted(path.glob("*.tflite")) if path.is_dir() else [path])]
+    if not files:
+        sys.exit(f"no .tflite files in {', '.join(map(str, args.paths))}")
+    rows = []
+    for file in files:
+        try:
+            rows.append(row(file, args.time_limit))
+        except (InputError, OSError) as error:
+            sys.exit(str(error))
+    print(markdown(HEADER, rows, 2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

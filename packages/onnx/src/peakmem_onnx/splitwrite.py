@@ -1,0 +1,238 @@
+"""Writing a split graph, and judging by a run whether it kept every bit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from peakmem.frontends.splitting import Split, Step
+from peakmem.model import InputError, Refused
+
+from peakmem_onnx.artifact import Artifact
+from peakmem_onnx.facts import Facts, collect
+from peakmem_onnx.feeds import write_feeds
+from peakmem_onnx.graph import Node, all_names, is_constant, read_graph
+from peakmem_onnx.protos import import_onnx
+from peakmem_onnx.rewrite import permute, replace_nodes
+from peakmem_onnx.rules import NCHWC
+from peakmem_onnx.runtime import ask, scratch
+from peakmem_onnx.splitbands import ROWS, OnnxBands, attributes, full_pads
+
+SLICE_BY_INPUTS = 10
+"""The first operator set whose Slice takes its ranges as inputs."""
+
+THREADS = (1, 2)
+"""Numbers of threads for which bits are compared, beside the one asked for."""
+
+
+def bands_of(model: Artifact) -> OnnxBands:
+    """The model's graph for splitting."""
+    versions = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.proto.opset_import}
+    constants = {i.name: tuple(i.dims) for i in model.proto.graph.initializer}
+    block = block_size() if any(node.domain == NCHWC for node in model.graph.nodes) else 0
+    return OnnxBands(model.graph, model.facts, constants, versions.get("", 0), block)
+
+
+@cache
+def block_size() -> int:
+    """Channels of a block of ONNX Runtime's kernels on this machine, as it lays out two pixels of many channels; 0 where it has none."""
+    onnx = import_onnx()
+    h, most = onnx.helper, 64
+    value = [h.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, most, 1, 2]) for name in ("x", "y")]
+    nodes = [h.make_node("ReorderInput", ["x"], ["b"], "r", domain=NCHWC), h.make_node("Identity", ["b"], ["y"], "i")]
+    opsets = [h.make_opsetid("", 17), h.make_opsetid(NCHWC, 1)]
+    proto = h.make_model(h.make_graph(nodes, "g", value[:1], value[1:]), opset_imports=opsets, ir_version=8)
+    numbers = np.arange(2 * most, dtype=np.float32).reshape(1, most, 1, 2)
+    with scratch() as folder:
+        (folder / "m.onnx").write_bytes(proto.SerializeToString())
+        step = {"do": "measure", "level": "none", "model": str(folder / "m.onnx"), "feeds_files": write_feeds([{"x": numbers}], folder),
+                "threads": 1, "external": "", "outputs": str(folder / "y.npz"), "optional": True}  # fmt: skip
+        if "error" in ask(folder, [step])[0]:
+            return 0
+        with np.load(folder / "y.npz") as found:
+            laid = found["0"].ravel().tolist()
+    block = laid.index(1.0)  # the second pixel of channel 0 stands behind the first pixel's channels of the block
+    expected = numbers.reshape(most // block, block, 2).transpose(0, 2, 1) if most % block == 0 else numbers[:0]
+    return block if expected.ravel().tolist() == laid else 0
+
+
+class _Writer:
+    """Nodes of a split graph, one step after the other."""
+
+    def __init__(self, proto: Any, bands: OnnxBands, split: Split) -> None:
+        self.proto, self.bands, self.split = proto, bands, split
+        self.names = all_names([bands.graph]) | {node.name for node in bands.graph.nodes}
+        self.first = len(bands.program.buffers)  # of the parts
+        self.value = [b.name for b in bands.program.buffers] + [self.fresh(part.name) for part in split.parts]
+        self.nodes: list[bytes] = [node.SerializeToString() for node in proto.graph.node if is_constant(node)]
+        self._constants: dict[tuple[int, ...], str] = {}
+
+    def fresh(self, name: str) -> str:
+        while name in self.names:
+            name += "'"
+        self.names.add(name)
+        return name
+
+    def numbers(self, *values: int) -> str:
+        """A constant."""
+        if values not in self._constants:
+            self._constants[values] = self.fresh("peakmem/" + "_".join(map(str, values)))
+            self.proto.graph.initializer.append(import_onnx().numpy_helper.from_array(np.array(values, np.int64), self._constants[values]))
+        return self._constants[values]
+
+    def add(self, op: str, inputs: Sequence[str], output: str, name: str, **more: Any) -> None:
+        self.nodes.append(import_onnx().helper.make_node(op, inputs, [output], name, **more).SerializeToString())
+
+    def rows(self, buffer: int) -> tuple[int, int]:
+        """Start and count."""
+        part = self.split.parts[buffer - self.first] if buffer >= self.first else None
+        return (part.start, part.count) if part else (0, self.bands.extent(buffer, "rows"))
+
+    def original(self, buffer: int) -> str:
+        """The value that a buffer is, or is part of."""
+        return self.bands.program.buffers[self.split.parts[buffer - self.first].buffer if buffer >= self.first else buffer].name
+
+    def shape(self, buffer: int) -> tuple[int, ...]:
+        """The shape that its value must have."""
+        whole = self.bands.values[self.original(buffer)].shape
+        return (*whole[:ROWS], self.rows(buffer)[1], *whole[ROWS + 1 :]) if buffer >= self.first else whole
+
+    def moved(self, k: int, step: Step) -> None:
+        """A cut or a join; blocked values are viewed as what has rows."""
+        bands, sources, result = self.bands, [self.value[b] for b in step.reads], self.value[step.writes[0]]
+        name = self.fresh(self.split.program.statements[k].name)
+        view = bands.view(self.original(step.writes[0]))
+        target = result
+        if view is not None:
+            for i, b in enumerate(step.reads):
+                viewed = self.fresh(f"{sources[i]} viewed")
+                self.add("Reshape", [sources[i], self.numbers(*view[:ROWS], self.rows(b)[1], view[3])], viewed, self.fresh(f"{name} view {i}"))
+                sources[i] = viewed
+            target = self.fresh(f"{result} viewed")
+        if step.kind == "join":
+            self.add("Concat", sources, target, name, axis=ROWS)
+        else:
+            start = self.rows(step.writes[0])[0] - self.rows(step.reads[0])[0]
+            end = start + self.rows(step.writes[0])[1]
+            if bands.opset < SLICE_BY_INPUTS:
+                self.add("Slice", sources, target, name, starts=[start], ends=[end], axes=[ROWS])
+            else:
+                self.add("Slice", [*sources, *map(self.numbers, (start, end, ROWS))], target, name)
+        if view is not None:
+            self.add("Reshape", [target, self.numbers(*self.shape(step.writes[0]))], result, self.fresh(f"{name} back"))
+
+    def run(self, k: int, step: Step) -> None:
+        """A node on a band."""
+        bands, statement = self.bands, self.bands.program.statements[step.statement]
+        source = bands.graph.nodes[step.statement]
+        node = type(source.proto)()
+        node.CopyFrom(source.proto)
+        instead = {bands.program.buffers[b].name: self.value[c] for b, c in zip(statement.reads, step.reads)}
+        for i, name in enumerate(source.inputs):
+            node.input[i] = instead.get(name, name)
+        node.name, node.output[0] = self.fresh(self.split.program.statements[k].name), self.value[step.writes[0]]
+        window = bands.window(step.statement)
+        if window is not None:
+            start, count = self.rows(step.reads[statement.reads.index(bands.buffer_of[source.inputs[0]])])
+            _pad(bands, source, node, *window.padding(start, start + count))
+        self.nodes.append(node.SerializeToString())
+
+
+def write(model: Artifact, bands: OnnxBands, split: Split) -> tuple[Any, dict[str, tuple[int, ...]]]:
+    """The file with the steps of a split as its nodes, and the shapes that what they write must have; kept nodes keep their bytes."""
+    proto = type(model.proto)()
+    proto.CopyFrom(model.proto)
+    writer = _Writer(proto, bands, split)
+    for k, step in enumerate(split.steps):
+        if step.kind == "keep":
+            writer.nodes.append(bands.graph.nodes[step.statement].proto.SerializeToString())
+        elif step.kind == "run":
+            writer.run(k, step)
+        else:
+            writer.moved(k, step)
+    replace_nodes(proto.graph, writer.nodes)
+    del proto.graph.value_info[:]
+    return proto, {writer.value[b]: writer.shape(b) for step in split.steps for b in step.writes}
+
+
+def _pad(bands: OnnxBands, source: Node, node: Any, top: int, bottom: int) -> None:
+    """Padding by rows as the band has it; by columns as the whole has it, also where a node left both to the runtime."""
+    a = attributes(source)
+    kernel = a.get("kernel_shape") or list(bands.constants[source.inputs[3 if source.op == "QLinearConv" else 1]][2:])
+    _, left, _, right = full_pads(a, kernel, bands.values[source.inputs[0]].shape, bands.values[source.outputs[0]].shape)
+    kept = [x for x in node.attribute if x.name not in ("pads", "auto_pad")]
+    del node.attribute[:]
+    node.attribute.extend(kept)
+    node.attribute.append(import_onnx().helper.make_attribute("pads", [top, left, bottom, right]))
+
+
+def facts_of(model: Artifact, proto: Any, shapes: Mapping[str, tuple[int, ...]]) -> Facts:
+    """What ONNX Runtime tells of the split file, whose values must have these shapes.
+
+    Raises
+    ------
+    InputError
+        Where they have not, which means a fault in peakmem.
+    RuntimeFailed
+        Where ONNX Runtime does not run it.
+    """
+    session = {"threads": model.origin.threads, "external": model.origin.external, "limit": model.origin.limit}
+    with scratch() as folder:
+        feeds = write_feeds(model.origin.feeds, folder)
+        facts = collect(proto, read_graph(proto.graph), session=session, feeds=feeds, folder=folder, path=model.path or folder)
+    for name, wanted in shapes.items():
+        if facts.values[()][name].shape != wanted:
+            raise InputError(
+                f"{name} of the split model has the shape {list(facts.values[()][name].shape)}, not {list(wanted)} (nothing was written; please report it)"
+            )
+    return facts
+
+
+def judge(model: Artifact, made: Artifact, joined: Sequence[str] = ()) -> None:
+    """Run both, and compare all outputs and ``joined`` values bit for bit, in as many threads as are asked for, in one and in two.
+
+    An output may be the same whatever goes in, as of a model with made-up weights; what is joined seldom is.
+
+    Raises
+    ------
+    Refused
+        Where a bit differs.
+    """
+    feeds: Sequence[dict[str, Any]] = [*model.origin.feeds, *([model.origin.contrast] if model.origin.contrast else [])]
+    with scratch() as folder:
+        files = write_feeds(feeds, folder)
+        steps = []
+        counts = sorted({model.origin.threads, *THREADS})
+        for which, one in enumerate((model, made)):
+            path = folder / f"judged{which}.onnx"
+            proto = type(one.proto)()
+            proto.ParseFromString(one.serialized())
+            proto.graph.output.extend(import_onnx().ValueInfoProto(name=name) for name in joined)
+            path.write_bytes(proto.SerializeToString())
+            steps += [
+                {"do": "measure", "level": "none", "model": str(path), "feeds_files": files, "external": model.origin.external,
+                 "limit": model.origin.limit, **one.session, "threads": n, "outputs": str(folder / f"{which}_{n}.npz")}
+                for n in counts
+            ]  # fmt: skip
+        answers = ask(folder, steps)
+        for n, run in zip(counts, answers):
+            with np.load(folder / f"0_{n}.npz") as a, np.load(folder / f"1_{n}.npz") as b:
+                for k, key in enumerate(run["keys"]):
+                    x, y = a[str(k)], b[str(k)]
+                    if x.dtype != y.dtype or x.shape != y.shape or x.tobytes() != y.tobytes():
+                        raise Refused(
+                            f"in bands, {key.split('/', 1)[1]!r} has other bits with {n} thread{'s' if n > 1 else ''}: ONNX Runtime "
+                            "adds in another sequence for fewer pixels; name other regions, or another --ort-level"
+                        )
+
+
+def apply(model: Artifact, split: Split) -> tuple[Any, Facts, list[str]]:
+    """The split file, its nodes in an order that the model's way runs as written, its facts, and the inner values that are joined in it."""
+    bands = bands_of(model)
+    proto, shapes = write(model, bands, split)
+    facts = facts_of(model, proto, shapes)
+    permute(proto.graph, {"": model.way.order(read_graph(proto.graph), None)})
+    whole = {b.name for b in bands.program.buffers} - set(model.graph.outputs)
+    return proto, facts, sorted(b.name for step in split.steps if step.kind == "join" for b in (split.program.buffers[w] for w in step.writes) if b.name in whole)
