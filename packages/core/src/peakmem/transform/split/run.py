@@ -148,9 +148,8 @@ def _realize(result: Splitting, one: Split, deadline: float | None, progress: Pr
     final = made.apply(schedule)
     reached = final.predicted_bytes
     if reached >= model.predicted_bytes:
-        result.reason = result.reason or (
-            f"the split needs {model.quantity} {human(reached)}, no less than the model as it is ({human(model.predicted_bytes)})"
-        )
+        why = f"the split needs {model.quantity} {human(reached)}, no less than the model as it is ({human(model.predicted_bytes)})"
+        result.reason = result.reason or "; ".join((why, *schedule.notes))
         return
     if result.model is None or reached < result.model.predicted_bytes:
         result.split, result.written, result.model, result.reordering, result.schedule = one, made, final, ordering, schedule
