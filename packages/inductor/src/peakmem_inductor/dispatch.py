@@ -156,7 +156,6 @@ class Dispatcher:
         return plan(args)
 
     def _first(self, key: Any, args: list[Any]) -> Any:
-
         begin = time.monotonic()
         name = graph_name(self.candidates[0].path)
         row = reports.GraphReport(name, threads=self._threads(), path=str(self.candidates[0].path))
@@ -232,7 +231,6 @@ class Dispatcher:
 
     def _second(self, key: Any, args: list[Any]) -> Any:
         """Check what an earlier call planned, with the arguments that runs free or write set aside in a file."""
-
         from peakmem_inductor.arguments import Again, special, written_inputs
 
         pending = self._pending[key]
@@ -279,7 +277,6 @@ class Dispatcher:
     def _settle(self, key: Any, row: reports.GraphReport, found: _Found, again: Any, state: bytes, reference: Mapping[str, bytes], tries: int = TRIES) -> Any:
         """Choose what runs from now on, and run it or the original on ``again``; returns the results for the caller,
         which have the bits of ``reference``, or are those of the original wrapper."""
-
         result = None
         try:
             found = self._search(found, again, state, reference)
@@ -310,7 +307,6 @@ class Dispatcher:
 
     def _record(self, candidate: Candidate, first: _Found, again: Any, state: bytes, reference: Mapping[str, bytes]) -> _Found | None:
         """Record and order another candidate; None if it is the same wrapper or computes other bits."""
-
         from peakmem_inductor.arguments import difference, written_inputs
         from peakmem_inductor.record import record_profile
 
@@ -357,7 +353,6 @@ class Dispatcher:
     def _check(self, key: Any, row: reports.GraphReport, found: _Found, again: Any, state: bytes, reference: Mapping[str, bytes], tries: int) -> Any:
         """Run the permuted program on the same arguments, and take it if bits and bytes are right; returns its results, or
         None where they are not those of the original."""
-
         from peakmem_inductor.arguments import difference
         from peakmem_inductor.record import measure
 
@@ -391,7 +386,6 @@ class Dispatcher:
 
     def _other_bits(self, differs: str, found: _Found, again: Any, state: bytes, reference: Mapping[str, bytes]) -> str:
         """What to say about a run of other bits: whether the unpermuted program gives the same bits twice."""
-
         from peakmem_inductor.arguments import difference
 
         set_random_state(state)
