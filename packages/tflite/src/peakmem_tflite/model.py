@@ -28,7 +28,7 @@ from peakmem_tflite.reader import read
 from peakmem_tflite.rewrite import permute, unplannable, with_plan, without_untouched
 from peakmem_tflite.scratch import rounded
 from peakmem_tflite.settings import Settings
-from peakmem_tflite.static import check_emptied, check_enlarged, check_rewrite
+from peakmem_tflite.static import check_emptied, check_enlarged, check_rewrite, overlaps
 from peakmem_tflite.targets import Target, name_of
 
 if TYPE_CHECKING:
@@ -99,8 +99,9 @@ class TfliteModel(Model):
 
     @cached_property
     def judged(self) -> Graph:
-        """The file as the runtime that it is for takes it: without its plan, where none is wanted."""
-        if not self.settings.no_plan or self.graph.plan is None:
+        """The file as the runtime that it is for takes it: without its plan, where none is wanted, or none with buffers on top of others."""
+        chosen = self.settings
+        if self.graph.plan is None or not (chosen.no_plan or (chosen.overlay is False and overlaps(self.graph, self.kernels, None))):
             return self.graph
         return read(with_plan(self.graph, None), str(self.path or "model"))
 
@@ -199,7 +200,7 @@ class TfliteModel(Model):
         if ordering.certificate is None or size != ordering.lower_bound:
             return schedule
         # Neither order nor plan can do better: what else could.
-        best = levers.Best(self.program, self.lean, planning.by_subgraph(self.mapped, schedule.orders), self.kernels, size)
+        best = levers.Best(self.program, self.lean, planning.by_subgraph(self.mapped, schedule.orders), self.kernels, size, self.permitted)
         return replace(schedule, notes=(*schedule.notes, *levers.sentences(best)))
 
     @property
@@ -243,7 +244,9 @@ class TfliteModel(Model):
         else:
             outcome = planned(self.kernels)
         if outcome is None or outcome.head >= self.predicted_bytes:
-            return replace(same, notes=notes), self.predicted_bytes
+            fault = "" if self.judged.plan is None else overlaps(self.judged, self.kernels, self.permitted)
+            said = (f"the plan in the file is kept, with what is not permitted here: {fault}; --no-overlay drops it",) if fault else ()
+            return replace(same, notes=notes + said), self.predicted_bytes
         return self.named(outcome, notes), outcome.head
 
     def named(self, outcome: planning.Outcome, notes: tuple[str, ...] = ()) -> Schedule:

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, product
 
 from peakmem.arena import Item, liveness_peak, plan
 from peakmem.model import Program, scheduled_timeline
@@ -71,11 +72,12 @@ def place(
     best = Outcome(dict(orders), None, size, size == peak)
     if size == peak:
         return best
-    for blocks in (True, False):
+    trials = [True, False] if any(b.tensor < 0 for b in buffers) else [False]
+    for together, blocks in product(_permissions(buffers, share, peak), trials):
         items, owners = _blocks(buffers) if blocks else (_items(buffers), [[i] for i in range(len(buffers))])
         owner = {i: at for at, own in enumerate(owners) for i in own}
-        together = [(owner[a], owner[o]) for a, o in share]
-        placement = plan(items, alignment=ALIGNMENT, may_share=together, deadline=deadline, effort=effort)
+        may_share = [(owner[a], owner[o]) for a, o in together]
+        placement = plan(items, alignment=ALIGNMENT, may_share=may_share, deadline=deadline, effort=effort)
         offsets = [-1] * graph.tensor_count
         for b in idle:
             if b.tensor >= 0:
@@ -87,9 +89,23 @@ def place(
         reached, _ = simulate(every, offsets)
         if reached < best.head and reached < LARGEST_ARENA:
             best = Outcome(dict(orders), tuple(offsets), reached, reached == placement.lower_bound)
-        if best.head == peak or len(items) == len(buffers):
+        if best.head == peak:
             break
     return best
+
+
+def _permissions(
+    buffers: Sequence[Allocation], share: Sequence[tuple[int, int]], peak: int
+) -> list[Sequence[tuple[int, int]]]:
+    """Which pairs to try: those alone without which a step exceeds the peak, as others gain nothing, then all."""
+    change: dict[int, int] = {}
+    for b in buffers:
+        change[b.first] = change.get(b.first, 0) + b.size
+        change[b.last + 1] = change.get(b.last + 1, 0) - b.size
+    steps = sorted(change)
+    live = dict(zip(steps, accumulate(change[step] for step in steps)))
+    needed = [(a, o) for a, o in share if live[buffers[o].first] > peak]
+    return [needed, share] if len(needed) < len(share) else [needed]
 
 
 def _items(buffers: Sequence[Allocation]) -> list[Item]:

@@ -51,6 +51,15 @@ def check_rewrite(
     return new
 
 
+def overlaps(graph: Graph, target: Target, permitted: Permit | None) -> str:
+    """What is wrong with the plan in a file, such as two tensors in the same bytes where that was not ``permitted``; empty if nothing is."""
+    try:
+        _placement(graph, target, permitted)
+    except InputError as error:
+        return str(error).removeprefix(_REFUSED)
+    return ""
+
+
 def check_enlarged(old: Graph, data: bytes, sources: Sequence[int]) -> Graph:
     """Read ``data`` and make sure that it is ``old`` with some operators of the main subgraph run again.
 
@@ -166,8 +175,11 @@ def _metadata(graph: Graph) -> list[tuple[str, bytes]]:
     return [(m.name, graph.data[m.at : m.at + m.length]) for m in graph.metadata if m.name != PLAN_NAME]
 
 
+_REFUSED = "the rewritten model was refused: "
+
+
 def _refuse(what: str) -> InputError:
-    return InputError(f"the rewritten model was refused: {what}")
+    return InputError(_REFUSED + what)
 
 
 def _same(old: Graph, new: Graph, orders: Mapping[int, Sequence[int]]) -> None:
