@@ -18,7 +18,8 @@ from peakmem_onnx.orders import file_order
 from peakmem_onnx.parts import part_of
 from peakmem_onnx.planned import planned_size
 from peakmem_onnx.rewrite import permute
-from peakmem_onnx.ways import ARENA, PORTABLE, RECIPE, Way
+from peakmem_onnx.replaying import Places, recorded
+from peakmem_onnx.ways import ARENA, RECIPE, REPLAY, Way
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,25 @@ class Artifact:
     @property
     def session(self) -> dict[str, Any]:
         """What the child is told to run this file in its way."""
-        return {**self.way.session, **({"chunk": self.predicted_bytes} if self.way is ARENA else {})}
+        more: dict[str, Any] = {}
+        if self.way is ARENA:
+            more["chunk"] = self.predicted_bytes
+        elif self.way is REPLAY:
+            more["replay"] = self.places.job()
+        return {**self.way.session, **more}
+
+    @property
+    def runs_source(self) -> bool:
+        """Whether its order is run by a session that optimizes the source itself, as sessions do today."""
+        return self.way.numbered and self.given and bool(self.origin.source)
+
+    @cached_property
+    def places(self) -> Places:
+        """Where the requests of a run of this file go; recorded in a run with the first set of inputs."""
+        origin = self.origin
+        level = origin.level if self.runs_source else "none"
+        data = origin.source if self.runs_source else self.serialized()
+        return recorded(data, origin.feeds[0], {"level": level, "threads": origin.threads, "external": origin.external})
 
     @property
     def program(self) -> Program:
@@ -150,7 +169,7 @@ class Artifact:
     def executed(self, graph: Graph) -> tuple[int, ...]:
         """The order in which a level is run."""
         # Where the given order is run, the source is, and all levels stand as that was seen to run.
-        if self.way is PORTABLE and (self.given or (self.numbering and graph is self.graph)):
+        if self.way.numbered and (self.given or (self.numbering and graph is self.graph)):
             return file_order(graph)
         return self.way.order(graph, None)
 
@@ -163,6 +182,8 @@ class Artifact:
         """Peak of the quantity, replayed for the order executed."""
         if self.way is ARENA:
             return planned_size(self.graph, self.facts, self.executed(self.graph))
+        if self.way is REPLAY:
+            return self.places.total
         return self.bytes_under(self.way, self.executed)
 
     @cached_property

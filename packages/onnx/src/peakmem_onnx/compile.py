@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from peakmem.model import InputError, RuntimeFailed, UsageError
+from peakmem.model import InputError, RuntimeFailed, RuntimeMissing, UsageError
 from peakmem.system.sizes import human
 
 from peakmem_onnx import protos
@@ -21,7 +21,8 @@ from peakmem_onnx.process import parse_session
 from peakmem_onnx.rewrite import permute_level
 from peakmem_onnx.rules import LEVELS
 from peakmem_onnx.runtime import ask, require_runtime, scratch
-from peakmem_onnx.ways import ARENA, NODES, PORTABLE, RECIPE, Way, way_of
+from peakmem_onnx.replaying import unavailable
+from peakmem_onnx.ways import ARENA, NODES, RECIPE, REPLAY, Way, way_of
 
 GROWN = 0.1
 """Part of weights and activations by which constants must grow before other levels are looked at."""
@@ -63,6 +64,8 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
     if deploy != "python" and executor == "nodes":
         raise UsageError(f"--executor nodes: runs every node alone, which --deploy {deploy} does not do; give one of them")
     way = way_of(deploy, executor)
+    if way is REPLAY and (why := unavailable()):
+        raise RuntimeMissing(f"--deploy replay: what a session asks for cannot be recorded: {why}")
     session = tuple(options.get("session", ()))
     parse_session(session)
     marker = protos.read_marker(proto)
@@ -97,7 +100,7 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
             notes.append("nodes without a unique name were given one")
     proto, origin, facts = _studied(proto, origin, way, notes)
     numbering: tuple[int, ...] = ()
-    if marker is not None and way is PORTABLE:
+    if marker is not None and way.numbered:
         order = default_order(read_graph(proto.graph))
         permute_level(proto.graph, order)
         numbering = tuple(sorted(range(len(order)), key=order.__getitem__))

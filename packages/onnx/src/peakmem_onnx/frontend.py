@@ -78,7 +78,7 @@ OPTIONS = (
         "Where the file will run: in Python, whose sessions can be told to run a file's order; there in an arena whose one "
         "region is planned; or portably (C, C++, JavaScript), where the default order and memory reuse stay.",
         default="python",
-        choices=("python", "arena", "portable"),
+        choices=("python", "arena", "portable", "replay"),
     ),
     Option(
         "executor",

@@ -17,7 +17,7 @@ from peakmem_onnx.rules import RANDOM
 from peakmem_onnx.runtime import ask, counting_library, require_runtime, scratch, uncounted
 from peakmem_onnx.structure import comparable
 from peakmem_onnx.values import Values, compare_values
-from peakmem_onnx.ways import ARENA, NODES, PORTABLE, RECIPE
+from peakmem_onnx.ways import ARENA, NODES, PORTABLE, RECIPE, REPLAY
 
 GIVEN, NEW, DIRECT, DEFAULTS = "the given order", "the new order", "the direct session", "ONNX Runtime's defaults"
 GIVEN_REUSE, NEW_REUSE = "the given file in a default session", "the new file in a default session"
@@ -39,8 +39,8 @@ def verify(model: Artifact, other: Artifact, *, progress: Progress | None = None
     model, other, relevelled = comparable(model, other)
     if _signature(model) != _signature(other):
         raise UsageError(f"{other.path}: has other inputs than {model.path}; they are not two forms of one model")
-    if model.way is RECIPE and other.origin.recipe.get("deploy") == "portable" and not other.origin.source:
-        raise UsageError(f"{other.path}: was made for default sessions; say --deploy portable")
+    if model.way is RECIPE and other.origin.recipe.get("deploy") in ("portable", "replay") and not other.origin.source:
+        raise UsageError(f"{other.path}: was made for default sessions; say --deploy {other.origin.recipe['deploy']}")
     way, direct = model.way, _runs_source(model)
     library = counting_library()
     runs: dict[str, dict[str, Any]] = {}
@@ -50,9 +50,9 @@ def verify(model: Artifact, other: Artifact, *, progress: Progress | None = None
         steps = _steps(model, other, folder, statistics=library is None)
         if progress is not None:
             progress("running " + ", ".join(steps))
-        together = [name for name, step in steps.items() if "chunk" not in step]
+        together = [name for name, step in steps.items() if not step.keys() & {"chunk", "replay"}]
         runs.update(zip(together, ask(folder, [steps[name] for name in together], preload=library), strict=True))
-        for name in steps.keys() - set(together):  # a process has one planned arena
+        for name in steps.keys() - set(together):  # a process has one planned arena, and one allocator
             runs[name] = ask(folder, [steps[name]], preload=library)[0]
         runs = {name: runs[name] for name in steps}
         for name, one in ((GIVEN, model), (NEW, other)):
@@ -80,11 +80,11 @@ def verify(model: Artifact, other: Artifact, *, progress: Progress | None = None
     peaks = {
         name: run.get("taken", max(again for _, again in run["peaks"])) for name, run in runs.items() if run["counted"]
     }
-    once = max((first_run - again for first_run, again in runs[GIVEN]["peaks"]), default=0) if peaks and way is not ARENA else 0
+    once = max((first_run - again for first_run, again in runs[GIVEN]["peaks"]), default=0) if peaks and way not in (ARENA, REPLAY) else 0
     if once > 0:
         notes.append(f"the first run of a process takes {once} bytes more, scratch that ONNX Runtime's threads then keep")
     details: dict[str, Any] = {"executed_order": "exact" if exact else "differs"}
-    if not peaks and way in (NODES, ARENA):
+    if not peaks and way in (NODES, ARENA, REPLAY):
         notes.append(f"allocations were not counted ({uncounted()})")
     elif not peaks:
         told = {name: runs[name + STATISTICS]["arena_peak"] for name in (GIVEN, NEW)}
@@ -208,7 +208,7 @@ def _arena(told: dict[str, int | None]) -> str:
 
 def _runs_source(model: Artifact) -> bool:
     """Whether the given order is run by a session that optimizes the source itself, as sessions do today."""
-    return model.way is PORTABLE and model.given and bool(model.origin.source)
+    return model.runs_source
 
 
 def _steps(model: Artifact, other: Artifact, folder: Path, *, statistics: bool) -> dict[str, dict[str, Any]]:
@@ -233,13 +233,13 @@ def _steps(model: Artifact, other: Artifact, folder: Path, *, statistics: bool) 
     if model.way is RECIPE:
         for name, source in ((GIVEN_REUSE, GIVEN), (NEW_REUSE, NEW)):
             steps[name] = {**common, **PORTABLE.session, "model": str(paths[source])}
-    if statistics and model.way not in (NODES, ARENA):
+    if statistics and model.way not in (NODES, ARENA, REPLAY):
         for name in (GIVEN, NEW):
             steps[name + STATISTICS] = {**steps[name], "arena": True, "profile": str(folder / "arena")}
             del steps[name + STATISTICS]["outputs"]
     if DIRECT in paths and model.way is not NODES:
         direct = {**common, "model": str(paths[DIRECT]), "level": model.origin.level}
-        if model.way in (RECIPE, ARENA):
+        if not model.way.numbered:
             steps[DIRECT] = {**direct, "outputs": str(folder / f"{DIRECT}.npz")}
         steps[DEFAULTS] = {**direct, "reuse": True, "pattern": True, "arena": True}
     return steps

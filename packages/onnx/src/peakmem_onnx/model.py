@@ -21,7 +21,7 @@ from peakmem_onnx.orders import default_order, file_order
 from peakmem_onnx.planned import best_order
 from peakmem_onnx.portable import Numbered, best_numbering, numbering_of
 from peakmem_onnx.rewrite import expand, permute
-from peakmem_onnx.ways import ARENA, PORTABLE, RECIPE
+from peakmem_onnx.ways import ARENA, RECIPE
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class OnnxModel(Artifact, Model):
         With the recipe an order becomes a fixed point of the priority-based order (Shape and Size run first). For a
         default session a numbering is sought, from the given order and the best one; see `peakmem_onnx.portable`.
         """
-        if self.way is PORTABLE:
+        if self.way.numbered:
             return self._numbered(ordering)
         orders = {}
         levels = {"": self.graph, **dict(_bodies(self.graph))}
@@ -109,7 +109,7 @@ class OnnxModel(Artifact, Model):
             When an expansion cannot be expressed (see `peakmem_onnx.rewrite.expand`), or when no numbering is known
             with which a default session runs the order.
         """
-        if self.way is PORTABLE:
+        if self.way.numbered:
             if schedule.expansion is not None:
                 raise Refused("--deploy portable: recomputed copies need a session that runs the file's order; use python")
             return self._renumbered(schedule)
