@@ -14,12 +14,12 @@ from peakmem_onnx import protos
 from peakmem_onnx.build import Ordered, Whole, build_program, replay
 from peakmem_onnx.facts import Facts, element_type
 from peakmem_onnx.graph import Graph, read_graph
-from peakmem_onnx.orders import file_order
+from peakmem_onnx.orders import default_order, file_order
 from peakmem_onnx.parts import part_of
 from peakmem_onnx.planned import planned_size
 from peakmem_onnx.rewrite import permute
 from peakmem_onnx.replaying import Places, recorded
-from peakmem_onnx.ways import ARENA, RECIPE, REPLAY, Way
+from peakmem_onnx.ways import ARENA, PORTABLE, RECIPE, REPLAY, Way
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class Origin:
         One more, for comparing values: other than the first in every input whose value is not fixed; None where all are.
     session : tuple of str
         The user's own settings, as given; see `peakmem_onnx.process.parse_session`.
+    language : str
+        Of the snippet: "c", or "auto" for what goes with the deployment.
     limit : int
         Seconds that a run may take.
     repeats : int
@@ -68,6 +70,7 @@ class Origin:
     version: str
     contrast: dict[str, Any] | None = None
     session: tuple[str, ...] = ()
+    language: str = "auto"
     limit: int = 0
     repeats: int = 0
 
@@ -152,15 +155,13 @@ class Artifact:
     @property
     def runs_source(self) -> bool:
         """Whether its order is run by a session that optimizes the source itself, as sessions do today."""
-        return self.way.numbered and self.given and bool(self.origin.source)
+        return self.way is PORTABLE and self.given and bool(self.origin.source)
 
     @cached_property
     def places(self) -> Places:
         """Where the requests of a run of this file go; recorded in a run with the first set of inputs."""
         origin = self.origin
-        level = origin.level if self.runs_source else "none"
-        data = origin.source if self.runs_source else self.serialized()
-        return recorded(data, origin.feeds[0], {"level": level, "threads": origin.threads, "external": origin.external})
+        return recorded(self.serialized(), origin.feeds[0], {"level": "none", "threads": origin.threads, "external": origin.external})
 
     @property
     def program(self) -> Program:
@@ -168,8 +169,8 @@ class Artifact:
 
     def executed(self, graph: Graph) -> tuple[int, ...]:
         """The order in which a level is run."""
-        # Where the given order is run, the source is, and all levels stand as that was seen to run.
-        if self.way.numbered and (self.given or (self.numbering and graph is self.graph)):
+        # Where the source is run, all levels stand as that was seen to run.
+        if self.runs_source or (self.numbering and graph is self.graph):
             return file_order(graph)
         return self.way.order(graph, None)
 
@@ -185,6 +186,11 @@ class Artifact:
         if self.way is REPLAY:
             return self.places.total
         return self.bytes_under(self.way, self.executed)
+
+    @property
+    def native_region(self) -> int:
+        """Bytes of the region of a planned arena for sessions of the C interface: default order, memory reuse on."""
+        return planned_size(self.graph, self.facts, default_order(self.graph), reuse=True)
 
     @cached_property
     def weight_bytes(self) -> int:

@@ -192,9 +192,12 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
     held: list[int] = []
     trace: list[int] = []
     outputs: dict[str, Any] = {}
+    replayed: list[dict[str, int]] = []
     for index, feeds in enumerate(_all_feeds(job)):
         peaks.append([])
         copied = 0
+        if job.get("replay"):
+            session.arm()
         if job.get("nodes"):
             run, given = session.run, session.take(feeds)
         else:
@@ -230,10 +233,12 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
                 del arrays, value
             if not planned:  # else they are held to the end of the next run, as most programs do
                 del values
+        if job.get("replay"):
+            replayed.append(session.counts())
     answer: dict[str, Any] = {"peaks": peaks, "held": held, "counted": counter is not None, "trace": trace}
-    if job.get("replay"):  # the block, of which the first run takes all, and what comes from the C library beside
-        answer["replayed"] = session.counts()
-        answer["taken"] = answer["replayed"]["touched"] + max(again for _, again in peaks)
+    if job.get("replay"):  # of the inputs planned for: their part of the block, and what comes from the C library beside
+        answer["replayed"] = replayed
+        answer["taken"] = replayed[0]["touched"] + peaks[0][1]
     if job.get("chunk"):  # what the arena took from the system: its region, and others if that was too small
         answer["taken"] = sum(size for size in loading if size == job["chunk"]) + sum(held)
     if job.get("nodes"):

@@ -17,6 +17,7 @@ from peakmem_onnx.facts import Facts, collect, levels
 from peakmem_onnx.feeds import contrast_of, make_feeds, parse_feeds, write_feeds
 from peakmem_onnx.graph import Graph, read_graph
 from peakmem_onnx.orders import default_order, file_order, priority_order
+from peakmem_onnx.portable import numbering_of
 from peakmem_onnx.process import parse_session
 from peakmem_onnx.rewrite import permute_level
 from peakmem_onnx.rules import LEVELS
@@ -90,6 +91,7 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
         version=version,
         contrast=contrast_of(sets[0], fixed),
         session=session,
+        language=str(options.get("snippet_language", "auto")),
         limit=int(options.get("run_limit", 0)),
         repeats=int(options.get("repeats", 0)),
     )
@@ -100,10 +102,13 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
             notes.append("nodes without a unique name were given one")
     proto, origin, facts = _studied(proto, origin, way, notes)
     numbering: tuple[int, ...] = ()
-    if marker is not None and way.numbered:
-        order = default_order(read_graph(proto.graph))
+    if way.numbered and (marker is not None or way is REPLAY):
+        graph = read_graph(proto.graph)
+        given = file_order(graph) if marker is not None else numbering_of(graph, file_order(graph))
+        order = default_order(graph, given)
         permute_level(proto.graph, order)
-        numbering = tuple(sorted(range(len(order)), key=order.__getitem__))
+        place = {v: i for i, v in enumerate(order)}
+        numbering = tuple(place[v] for v in given)
     model = kind(proto, facts, origin, digest, tuple(notes), way, marker is None, numbering)
     if way is ARENA and model.predicted_bytes >= LARGEST_REGION:
         raise InputError(

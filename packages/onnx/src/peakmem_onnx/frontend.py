@@ -76,9 +76,17 @@ OPTIONS = (
         "deploy",
         "choice",
         "Where the file will run: in Python, whose sessions can be told to run a file's order; there in an arena whose one "
-        "region is planned; or portably (C, C++, JavaScript), where the default order and memory reuse stay.",
+        "region is planned; or portably (C, C++, JavaScript), where the default order and memory reuse stay; or by replay (C, C++), "
+        "with an allocator that gives every request of a run its planned place.",
         default="python",
         choices=("python", "arena", "portable", "replay"),
+    ),
+    Option(
+        "snippet-language",
+        "choice",
+        "Language of the snippet of a planned arena: Python, or one text for C and C++ (whose region has another size).",
+        default="auto",
+        choices=("auto", "c"),
     ),
     Option(
         "executor",

@@ -41,7 +41,7 @@ def verify(model: Artifact, other: Artifact, *, progress: Progress | None = None
         raise UsageError(f"{other.path}: has other inputs than {model.path}; they are not two forms of one model")
     if model.way is RECIPE and other.origin.recipe.get("deploy") in ("portable", "replay") and not other.origin.source:
         raise UsageError(f"{other.path}: was made for default sessions; say --deploy {other.origin.recipe['deploy']}")
-    way, direct = model.way, _runs_source(model)
+    way, direct = model.way, model.runs_source
     library = counting_library()
     runs: dict[str, dict[str, Any]] = {}
     failures: list[str] = []
@@ -123,6 +123,10 @@ def verify(model: Artifact, other: Artifact, *, progress: Progress | None = None
             f"without them the new file is the worse one: {in_bytes(peaks[GIVEN_REUSE])} -> {in_bytes(peaks[NEW_REUSE])} in a "
             "default session without arena; --deploy portable writes files for such sessions"
         )
+    if way is REPLAY:
+        others = [counts["misses"] for counts in runs[NEW]["replayed"][1:]]
+        if any(others):
+            notes.append(f"{sum(others)} requests of runs with the other input sets had no place in the plan and came from the C library")
     rows = _processes(model, other, notes, progress)
     details["process"] = process.document(rows)
     against = "the direct session" if first == DIRECT or direct else first
@@ -206,11 +210,6 @@ def _arena(told: dict[str, int | None]) -> str:
     )
 
 
-def _runs_source(model: Artifact) -> bool:
-    """Whether the given order is run by a session that optimizes the source itself, as sessions do today."""
-    return model.runs_source
-
-
 def _steps(model: Artifact, other: Artifact, folder: Path, *, statistics: bool) -> dict[str, dict[str, Any]]:
     """What the child is to run, by name."""
     feeds = write_feeds(model.origin.feeds, folder)
@@ -228,7 +227,7 @@ def _steps(model: Artifact, other: Artifact, folder: Path, *, statistics: bool) 
     for name, one in ((GIVEN, model), (NEW, other)):
         steps[name] = {**common, **one.session, **types, "model": str(paths[name]), "outputs": str(folder / f"{name}.npz"),
                        "profile": str(folder / "profile")}
-    if _runs_source(model):
+    if model.runs_source:
         steps[GIVEN] |= {"model": str(paths[DIRECT]), "level": model.origin.level}
     if model.way is RECIPE:
         for name, source in ((GIVEN_REUSE, GIVEN), (NEW_REUSE, NEW)):
@@ -239,7 +238,7 @@ def _steps(model: Artifact, other: Artifact, folder: Path, *, statistics: bool) 
             del steps[name + STATISTICS]["outputs"]
     if DIRECT in paths and model.way is not NODES:
         direct = {**common, "model": str(paths[DIRECT]), "level": model.origin.level}
-        if not model.way.numbered:
+        if model.way is not PORTABLE:
             steps[DIRECT] = {**direct, "outputs": str(folder / f"{DIRECT}.npz")}
         steps[DEFAULTS] = {**direct, "reuse": True, "pattern": True, "arena": True}
     return steps

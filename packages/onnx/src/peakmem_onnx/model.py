@@ -21,7 +21,7 @@ from peakmem_onnx.orders import default_order, file_order
 from peakmem_onnx.planned import best_order
 from peakmem_onnx.portable import Numbered, best_numbering, numbering_of
 from peakmem_onnx.rewrite import expand, permute
-from peakmem_onnx.ways import ARENA, RECIPE
+from peakmem_onnx.ways import ARENA, RECIPE, REPLAY
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,16 +231,21 @@ class OnnxModel(Artifact, Model):
         return made
 
     def snippet(self, path: str | None = None) -> str:
-        """Lines that open a session which reaches the predicted bytes, with the settings it needs.
+        """Source text that opens a session which reaches the predicted bytes, with the settings it needs.
 
-        Python lines, or C++, C and JavaScript ones for a file made for default sessions.
+        Python lines, or C++, C and JavaScript ones for a file made for default sessions; one text for C and C++ where places are
+        planned, and for a planned arena with ``--snippet-language c``.
         """
-        from peakmem_onnx.deploy import snippet
+        from peakmem_onnx.snippets import native_snippet, snippet
 
         if path is None:
             own = self.written[-1:] or ([self.path] if self.path and not self.origin.source else [])
             path = str(own[0]) if own else "model.opt.onnx"
-        return snippet(path, threads=self.origin.threads, way=self.way, chunk=self.session.get("chunk", 0))
+        if self.way is REPLAY:
+            return native_snippet(path, threads=self.origin.threads, deployed=self.places)
+        if self.way is ARENA and self.origin.language == "c":
+            return native_snippet(path, threads=self.origin.threads, deployed=self.native_region)
+        return snippet(path, threads=self.origin.threads, way=self.way, chunk=self.predicted_bytes if self.way is ARENA else 0)
 
 
 def _bodies(graph: Graph, prefix: str = "") -> list[tuple[str, Graph]]:

@@ -21,11 +21,11 @@ SEED = 5
 ENDLESS = 1 << 48
 
 
-def events_of(graph: Graph, facts: Facts, order: Sequence[int]) -> tuple[list[Event], list[Event]]:
+def events_of(graph: Graph, facts: Facts, order: Sequence[int], *, reuse: bool = False) -> tuple[list[Event], list[Event]]:
     """Requests and releases of one run without bodies, and the releases of its outputs afterwards."""
     values = facts.values[()]
     workspace = [facts.workspace.get(node.name, 0) for node in graph.nodes]
-    made = plan(graph, values, order, workspace)
+    made = plan(graph, values, order, workspace, reuse=reuse)
     owned = set(made.allocated)
     gone: dict[int, list[str]] = {}
     for name, step in made.released.items():
@@ -52,9 +52,12 @@ def high_water(graph: Graph, facts: Facts, order: Sequence[int]) -> int:
     return Arena(ENDLESS, 1).high_water(_runs(graph, facts, order, 2))
 
 
-def planned_size(graph: Graph, facts: Facts, order: Sequence[int]) -> int:
-    """The least size found of a region with which run after run needs no other one. A few replays of the arena."""
-    events = _runs(graph, facts, order, 4)
+def planned_size(graph: Graph, facts: Facts, order: Sequence[int], *, reuse: bool = False) -> int:
+    """The least size found of a region with which run after run needs no other one. A few replays of the arena.
+
+    With ``reuse`` dead storages are kept for later tensors of the same shape, as sessions of the C interface do.
+    """
+    events = _runs(graph, facts, order, 4, reuse=reuse)
     size = max(UNIT, Arena(ENDLESS, 1).high_water(events))
     step = UNIT
     while not _fits(events, size):
@@ -69,9 +72,9 @@ def _fits(events: Sequence[Event], size: int) -> bool:
     return len(arena.regions) <= 1
 
 
-def _runs(graph: Graph, facts: Facts, order: Sequence[int], count: int) -> list[Event]:
+def _runs(graph: Graph, facts: Facts, order: Sequence[int], count: int, *, reuse: bool = False) -> list[Event]:
     """Loading, then runs during each of which the outputs of the run before are still held, as in ``y = session.run(...)``."""
-    once, closing = events_of(graph, facts, order)
+    once, closing = events_of(graph, facts, order, reuse=reuse)
     loaded = 1 + max((number for number, _ in facts.loading), default=-1)
     many = 1 + max((number for number, _ in once), default=-1)
     events = list(facts.loading)

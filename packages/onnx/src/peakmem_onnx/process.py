@@ -184,7 +184,7 @@ def _count(found: Sequence[Configuration], feeds: Sequence[str], folder: Path) -
     for one in found:
         with_arena, without = next(answers), next(answers)
         held = one.job.get("chunk") or (sum(with_arena["held"][:2]) if one.job.get("arena") else None)
-        result[one.name] = (held, max(again for _, again in without["peaks"]))
+        result[one.name] = (held, without.get("taken", max(again for _, again in without["peaks"])))
     return result
 
 
