@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 import subprocess
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -19,7 +18,7 @@ from peakmem_onnx.replaying import Places, places_of, unavailable
 from peakmem_onnx.runtime import ask, counting_library, scratch
 from peakmem_onnx.snippets import native_snippet
 
-from .conftest import SHARED, branches, needs_runtime, pypi_model, random_orders
+from .conftest import SHARED, branches, needs_runtime
 from .test_models import with_if
 from .test_orders import random_dag
 from .test_ways import confirm

@@ -17,8 +17,8 @@ from peakmem_onnx.graph import Graph, read_graph
 from peakmem_onnx.orders import default_order, file_order
 from peakmem_onnx.parts import part_of
 from peakmem_onnx.planned import planned_size
-from peakmem_onnx.rewrite import permute
 from peakmem_onnx.replaying import Places, recorded
+from peakmem_onnx.rewrite import permute
 from peakmem_onnx.ways import ARENA, PORTABLE, RECIPE, REPLAY, Way
 
 
@@ -97,6 +97,8 @@ class Artifact:
         The file order of the top level, which makes a default session run the nodes as they stand here.
     written : list of Path
         Where it was saved.
+    regions : list of int
+        Bytes of the planned arena in which it was measured to make the smaller process; none or one.
     levelled : dict of str to Artifact
         The same source at other levels, as far as they were asked for.
     """
@@ -110,6 +112,7 @@ class Artifact:
     given: bool = False
     numbering: tuple[int, ...] = ()
     written: list[Path] = field(default_factory=list, repr=False)
+    regions: list[int] = field(default_factory=list, repr=False)
     levelled: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property

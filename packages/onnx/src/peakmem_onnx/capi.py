@@ -54,7 +54,7 @@ class Interface:
             raise RuntimeError("this package of ONNX Runtime has no shared library with the C interface")
 
         class Base(ctypes.Structure):
-            _fields_ = [("get", ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)), ("version", ctypes.c_void_p)]  # noqa: RUF012
+            _fields_ = [("get", ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)), ("version", ctypes.c_void_p)]
 
         library = ctypes.CDLL(str(path))
         library.OrtGetApiBase.restype = ctypes.POINTER(Base)
@@ -222,14 +222,14 @@ class Session:
         held, inputs = [], (ctypes.c_void_p * max(1, len(feeds)))()
         kinds = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
         create = api.function("CreateTensorWithDataAsOrtValue", kinds)
-        for index, (name, given) in enumerate(feeds.items()):
-            array = np.ascontiguousarray(given)
+        for index, (name, fed) in enumerate(feeds.items()):
+            array = np.ascontiguousarray(fed)
             if str(array.dtype) not in _ELEMENTS:
                 raise RuntimeError(f"input {name!r} of type {array.dtype} is not fed through the C interface")
-            shape = (ctypes.c_int64 * max(1, array.ndim))(*given.shape)
+            shape = (ctypes.c_int64 * max(1, fed.ndim))(*fed.shape)
             held.append((array, shape))
             value = ctypes.c_void_p()
-            create(api.memory, array.ctypes.data, array.nbytes, shape, given.ndim, _ELEMENTS[str(array.dtype)], ctypes.byref(value))
+            create(api.memory, array.ctypes.data, array.nbytes, shape, fed.ndim, _ELEMENTS[str(array.dtype)], ctypes.byref(value))
             inputs[index] = value.value
         outputs = (ctypes.c_void_p * max(1, len(wanted)))()
         pointer = ctypes.c_void_p
@@ -237,8 +237,8 @@ class Session:
         given_names = (ctypes.c_char_p * max(1, len(feeds)))(*(name.encode() for name in feeds))
         wanted_names = (ctypes.c_char_p * max(1, len(wanted)))(*(name.encode() for name in wanted))
         status = run(self.session, None, given_names, inputs, len(feeds), wanted_names, len(wanted), outputs)
-        for value in inputs[: len(feeds)]:
-            api.release("ReleaseValue", pointer(value))
+        for given in inputs[: len(feeds)]:
+            api.release("ReleaseValue", pointer(given))
         if status:
             told = api.function("GetErrorMessage", [pointer], ctypes.c_char_p)(status).decode(errors="replace")
             raise RuntimeError(told)

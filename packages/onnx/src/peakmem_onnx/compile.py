@@ -17,19 +17,17 @@ from peakmem_onnx.facts import Facts, collect, levels
 from peakmem_onnx.feeds import contrast_of, make_feeds, parse_feeds, write_feeds
 from peakmem_onnx.graph import Graph, read_graph
 from peakmem_onnx.orders import default_order, file_order, priority_order
+from peakmem_onnx.planned import LARGEST_REGION
 from peakmem_onnx.portable import numbering_of
 from peakmem_onnx.process import parse_session
+from peakmem_onnx.replaying import unavailable
 from peakmem_onnx.rewrite import permute_level
 from peakmem_onnx.rules import LEVELS
 from peakmem_onnx.runtime import ask, require_runtime, scratch
-from peakmem_onnx.replaying import unavailable
 from peakmem_onnx.ways import ARENA, NODES, RECIPE, REPLAY, Way, way_of
 
 GROWN = 0.1
 """Part of weights and activations by which constants must grow before other levels are looked at."""
-
-LARGEST_REGION = 1 << 31
-"""ONNX Runtime takes the size of an arena's first region as a signed number of 32 bits."""
 
 A = TypeVar("A", bound=Artifact)
 
@@ -61,12 +59,14 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
     dims = protos.parse_dims(options.get("dim", ()))
     shapes = protos.parse_shapes(options.get("shape", ()))
     fixed = parse_feeds(options.get("feed", ()))
-    deploy, executor = str(options.get("deploy", "python")), str(options.get("executor", "ort"))
-    if deploy != "python" and executor == "nodes":
+    deploy, executor = str(options.get("deploy", "auto")), str(options.get("executor", "ort"))
+    if deploy not in ("auto", "python") and executor == "nodes":
         raise UsageError(f"--executor nodes: runs every node alone, which --deploy {deploy} does not do; give one of them")
     way = way_of(deploy, executor)
     if way is REPLAY and (why := unavailable()):
         raise RuntimeMissing(f"--deploy replay: what a session asks for cannot be recorded: {why}")
+    if options.get("snippet_language") == "c" and deploy not in ("arena", "replay"):
+        raise UsageError("--snippet-language c: goes with --deploy arena; the texts of replay and portable are for C and C++ at any rate")
     session = tuple(options.get("session", ()))
     parse_session(session)
     marker = protos.read_marker(proto)
@@ -143,7 +143,7 @@ def at_level(model: A, level: str) -> A:
     proto, origin, facts = _studied(None, replace(model.origin, level=level, blanked=()), model.way, notes)
     return replace(
         model, proto=proto, facts=facts, origin=origin, remarks=tuple(notes), given=True, numbering=(), written=[],
-        levelled={},
+        regions=[], levelled={},
     )
 
 

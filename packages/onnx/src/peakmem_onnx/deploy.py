@@ -21,6 +21,7 @@ def session(
     threads: int | None = None,
     check: bool = False,
     feeds: Mapping[str, Any] | None = None,
+    arena: int = 0,
     **settings: Any,
 ) -> Any:
     """An ``onnxruntime.InferenceSession`` that runs the file's order with the memory it was optimized for.
@@ -35,6 +36,8 @@ def session(
         First run the model once in a profiled session and compare the executed order with the one intended.
     feeds : mapping, optional
         Inputs for that run; by default random ones made from the inputs' types.
+    arena : int
+        Bytes of a planned arena for a file that was not written for one; `peakmem optimize` tells them where it pays.
     **settings
         Further attributes of ``onnxruntime.SessionOptions``.
 
@@ -53,8 +56,10 @@ def session(
     recipe = protos.read_marker(proto) or {}
     count = threads if threads is not None else int(recipe.get("threads", 1))
     way = way_of(str(recipe.get("deploy", "python")), "ort")
+    if arena and way is RECIPE:
+        way = ARENA
     if way is ARENA:
-        _register(path, int(recipe.get("chunk", 0)))
+        _register(path, arena or int(recipe.get("chunk", 0)))
     if check:
         _check(path, proto, count, way, feeds, settings)
     import onnxruntime as ort

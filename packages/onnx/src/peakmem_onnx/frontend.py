@@ -75,11 +75,12 @@ OPTIONS = (
     Option(
         "deploy",
         "choice",
-        "Where the file will run: in Python, whose sessions can be told to run a file's order; there in an arena whose one "
+        "How the file will run: in Python with its settings, or there in a planned arena where that is measured to make the smaller "
+        "process (auto); in Python, whose sessions can be told to run a file's order; there in an arena whose one "
         "region is planned; or portably (C, C++, JavaScript), where the default order and memory reuse stay; or by replay (C, C++), "
         "with an allocator that gives every request of a run its planned place.",
-        default="python",
-        choices=("python", "arena", "portable", "replay"),
+        default="auto",
+        choices=("auto", "python", "arena", "portable", "replay"),
     ),
     Option(
         "snippet-language",

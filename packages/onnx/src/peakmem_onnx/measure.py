@@ -175,7 +175,12 @@ def _processes(model: Artifact, other: Artifact, notes: list[str], progress: Pro
         notes.append(f"the memory of the process was not measured: {error}")
         return []
     notes.extend(process.sentences(rows))
-    if rows and rows[-1].peak > rows[0].peak and model.way is RECIPE:
+    if other.regions:
+        notes.append(
+            f"the process is smaller in a planned arena of {other.regions[-1]:,} bytes than with the settings alone: --snippet makes it, "
+            f"and so does peakmem_onnx.session(..., arena={other.regions[-1]})"
+        )
+    elif rows and rows[-1].peak > rows[0].peak and model.way is RECIPE:
         notes.append(
             "the process of the new file is the larger one: what is freed stays in it as fragments; --deploy arena writes files "
             "whose memory is one planned region"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,8 @@ class OnnxModel(Artifact, Model):
                 f"{size:,} bytes are the smallest region found for which nothing else is taken from the system, by a local search "
                 "over orders; the live peak is a bound for it, not its size"
             )
+        elif self.way is RECIPE and self.origin.recipe.get("deploy") == "auto" and len(ordering.orders.get("", ())) == len(self.graph.nodes):
+            orders[""] = self._smallest_region(orders[""])
         undecided = self.whole.undecided
         if undecided:
             notes.append(
@@ -89,6 +92,17 @@ class OnnxModel(Artifact, Model):
                 "(operators that run in place, or outputs of bodies that come late); peaks and bounds speak of the charge"
             )
         return Schedule(orders=orders, notes=tuple(notes))
+
+    def _smallest_region(self, order: tuple[int, ...]) -> tuple[int, ...]:
+        """Of the orders with the same peaks, the one found for which a planned arena is smallest; the file may run in one."""
+        if any(node.bodies for node in self.graph.nodes):
+            return order
+
+        def peaks(one: Sequence[int]) -> tuple[int, int]:
+            return peak_of(self.program, one), self.bytes_under(self.way, lambda graph: one)
+
+        least = peaks(order)
+        return best_order(self.graph, self.facts, [order], allowed=lambda one: all(a <= b for a, b in zip(peaks(one), least, strict=True)))[0]
 
     def _numbered(self, ordering: Ordering) -> Schedule:
         numbering, found = best_numbering(self.graph, self.facts, [ordering.orders.get("", ())])
@@ -148,7 +162,7 @@ class OnnxModel(Artifact, Model):
         return self._with(proto, self.facts, tuple(place[v] for v in numbering))
 
     def _with(self, proto: Any, facts: Facts, numbering: tuple[int, ...] = ()) -> OnnxModel:
-        new = replace(self, proto=proto, facts=facts, given=False, numbering=numbering, written=[], levelled={})
+        new = replace(self, proto=proto, facts=facts, given=False, numbering=numbering, written=[], regions=[], levelled={})
         return replace(new, sha256="sha256:" + hashlib.sha256(new.serialized()).hexdigest())
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
@@ -243,9 +257,10 @@ class OnnxModel(Artifact, Model):
             path = str(own[0]) if own else "model.opt.onnx"
         if self.way is REPLAY:
             return native_snippet(path, threads=self.origin.threads, deployed=self.places)
-        if self.way is ARENA and self.origin.language == "c":
+        way, size = (ARENA, self.regions[-1]) if self.regions else (self.way, self.predicted_bytes)
+        if way is ARENA and self.origin.language == "c":
             return native_snippet(path, threads=self.origin.threads, deployed=self.native_region)
-        return snippet(path, threads=self.origin.threads, way=self.way, chunk=self.predicted_bytes if self.way is ARENA else 0)
+        return snippet(path, threads=self.origin.threads, way=way, chunk=size)
 
 
 def _bodies(graph: Graph, prefix: str = "") -> list[tuple[str, Graph]]:

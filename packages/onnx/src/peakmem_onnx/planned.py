@@ -19,6 +19,8 @@ from peakmem_onnx.portable import topological
 
 SEED = 5
 ENDLESS = 1 << 48
+LARGEST_REGION = 1 << 31
+"""ONNX Runtime takes the size of an arena's first region as a signed number of 32 bits."""
 
 
 def events_of(graph: Graph, facts: Facts, order: Sequence[int], *, reuse: bool = False) -> tuple[list[Event], list[Event]]:
@@ -85,7 +87,14 @@ def _runs(graph: Graph, facts: Facts, order: Sequence[int], count: int, *, reuse
     return events
 
 
-def best_order(graph: Graph, facts: Facts, starts: Sequence[Sequence[int]], effort: int | None = None) -> tuple[tuple[int, ...], int]:
+def best_order(
+    graph: Graph,
+    facts: Facts,
+    starts: Sequence[Sequence[int]],
+    effort: int | None = None,
+    *,
+    allowed: Callable[[Sequence[int]], bool] = lambda order: True,
+) -> tuple[tuple[int, ...], int]:
     """An order that a session with the recipe's options runs, and the size of its planned region.
 
     Parameters
@@ -96,6 +105,8 @@ def best_order(graph: Graph, facts: Facts, starts: Sequence[Sequence[int]], effo
         Orders to begin with.
     effort : int, optional
         Replays to spend; by default fewer for larger graphs. The result depends on nothing else.
+    allowed : callable
+        Which orders come into question; the first of ``starts`` does.
     """
     n = len(graph.nodes)
     spend = max(20, min(200, 20_000 // max(n, 1))) if effort is None else effort
@@ -104,16 +115,19 @@ def best_order(graph: Graph, facts: Facts, starts: Sequence[Sequence[int]], effo
     def touched(order: Sequence[int]) -> int:
         return high_water(graph, facts, order)
 
-    best, least = _least([priority_order(graph, start) for start in starts], touched)
+    first = [order for order in (priority_order(graph, start) for start in starts) if allowed(order)]
+    best, least = _least(first, touched)
     for _ in range(spend):
         rank = [0.0] * n
         for i, v in enumerate(best):
             rank[v] = float(i)
         for _ in range(source.choice((1, 1, 2, 4))):
             rank[source.randrange(n)] = source.uniform(-1, n)
-        best, least = _least([best, priority_order(graph, topological(graph.predecessors, rank))], touched, least)
+        other = priority_order(graph, topological(graph.predecessors, rank))
+        if allowed(other):
+            best, least = _least([best, other], touched, least)
     # What is touched in a region without end is not quite the size of one with an end.
-    return _least([best, *(priority_order(graph, start) for start in starts)], lambda order: planned_size(graph, facts, order))
+    return _least([best, *first], lambda order: planned_size(graph, facts, order))
 
 
 def _least(
