@@ -223,9 +223,9 @@ class Session:
         kinds = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
         create = api.function("CreateTensorWithDataAsOrtValue", kinds)
         for index, (name, fed) in enumerate(feeds.items()):
-            array = np.ascontiguousarray(fed)
+            array = np.ascontiguousarray(fed) if isinstance(fed, np.ndarray) else np.empty(0, object)
             if str(array.dtype) not in _ELEMENTS:
-                raise RuntimeError(f"input {name!r} of type {array.dtype} is not fed through the C interface")
+                raise RuntimeError(f"input {name!r} is of a type that is not fed through the C interface")
             shape = (ctypes.c_int64 * max(1, fed.ndim))(*fed.shape)
             held.append((array, shape))
             value = ctypes.c_void_p()

@@ -204,7 +204,7 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
             run, given = partial(session.run, None), feeds
             # The Python binding copies texts into tensors of its own for the length of the run; the caller's, so not
             # counted.
-            copied = sum(-(-32 * array.size // 64) * 64 for array in feeds.values() if array.dtype == object)
+            copied = sum(-(-32 * array.size // 64) * 64 for array in feeds.values() if isinstance(array, np.ndarray) and array.dtype == object)
         for turn in range(2):
             if counter is not None:
                 room = TRACE_ROOM if job.get("trace") else 0
@@ -399,12 +399,17 @@ def _all_feeds(job: dict[str, Any]) -> list[dict[str, Any]]:
 def _feeds(path: str) -> dict[str, Any]:
     import numpy as np
 
+    feeds: dict[str, Any] = {}
     with np.load(path, allow_pickle=False) as archive:
-        names = json.loads(str(archive["names"]))
-        return {
-            name: archive[str(i)].astype(object) if archive[str(i)].dtype.kind == "U" else archive[str(i)]
-            for i, name in enumerate(names)
-        }
+        for i, (name, number) in enumerate(zip(json.loads(str(archive["names"])), archive["types"], strict=True)):
+            array = archive[str(i)]
+            if number:  # an element type that numpy has not by itself
+                import onnxruntime as ort
+
+                feeds[name] = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, int(number))
+            else:
+                feeds[name] = array.astype(object) if array.dtype.kind == "U" else array
+    return feeds
 
 
 JOBS = {"compile": compile_model, "describe": describe, "statistics": statistics, "measure": measure, "values": values, "process": process,

@@ -14,7 +14,7 @@ from peakmem.system.sizes import human
 from peakmem_onnx import protos
 from peakmem_onnx.artifact import Artifact, Origin
 from peakmem_onnx.facts import Facts, collect, levels
-from peakmem_onnx.feeds import contrast_of, make_feeds, parse_feeds, write_feeds
+from peakmem_onnx.feeds import contrast_of, make_feeds, parse_feeds, read_inputs, shapes_of, write_feeds
 from peakmem_onnx.graph import Graph, read_graph
 from peakmem_onnx.orders import default_order, file_order, priority_order
 from peakmem_onnx.planned import LARGEST_REGION
@@ -70,9 +70,12 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
     session = tuple(options.get("session", ()))
     parse_session(session)
     marker = protos.read_marker(proto)
+    arrays = read_inputs(options.get("inputs", ()))
+    # What is said wins; a contradiction is told by name when the arrays are looked at.
+    shapes = {**shapes_of(arrays, proto), **shapes}
     # A file that peakmem wrote has its dimensions fixed; their names went with that.
     protos.fix_dimensions(proto, dims if marker is None else {}, shapes, path)
-    sets = make_feeds(proto, fixed, path)
+    sets = make_feeds(proto, fixed, path, arrays)
     notes: list[str] = []
     source = b""
     if marker is None:
@@ -89,7 +92,7 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
         blank=not options.get("no_blank_unread"),
         blanked=(),
         version=version,
-        contrast=contrast_of(sets[0], fixed),
+        contrast=contrast_of(sets[0], fixed, tuple(arrays[0]) if arrays else ()),
         session=session,
         language=str(options.get("snippet_language", "auto")),
         limit=int(options.get("run_limit", 0)),
@@ -100,7 +103,7 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
             notes.append(f"the model was optimized by onnxruntime {marker.get('onnxruntime')}, {version} runs it now")
         if protos.name_nodes(proto):
             notes.append("nodes without a unique name were given one")
-    proto, origin, facts = _studied(proto, origin, way, notes)
+    proto, origin, facts = _studied_lower(proto, origin, way, notes)
     numbering: tuple[int, ...] = ()
     if way.numbered and (marker is not None or way is REPLAY):
         graph = read_graph(proto.graph)
@@ -147,6 +150,28 @@ def at_level(model: A, level: str) -> A:
     )
 
 
+def _studied_lower(proto: Any, origin: Origin, way: Way, notes: list[str]) -> tuple[Any, Origin, Facts]:
+    """`_studied`; where ONNX Runtime cannot optimize the source at its level, at the highest one below at which it can.
+
+    Its optimizer gives up on models whose branches do not all fit the dimensions, which it runs all the same.
+    """
+    try:
+        return _studied(proto, origin, way, notes)
+    except InputError as error:
+        if not origin.source:
+            raise
+        first = error
+    for level in reversed(LEVELS[: LEVELS.index(origin.level)]):
+        told = list(notes)
+        try:
+            found = _studied(proto, replace(origin, level=level), way, told)
+        except InputError:
+            continue
+        notes[:] = [*told, f"the level is {level} instead of {origin.level}: {str(first).removeprefix(f'{origin.path}: ')}"]
+        return found
+    raise first
+
+
 def _studied(proto: Any, origin: Origin, way: Way, notes: list[str]) -> tuple[Any, Origin, Facts]:
     """The program of a source (or ``proto``, where there is none), what is known of it then, and its facts."""
     path = origin.path or Path("the model")
@@ -169,9 +194,8 @@ def _studied(proto: Any, origin: Origin, way: Way, notes: list[str]) -> tuple[An
                 what, advice = f"what it makes of it at --ort-level {origin.level}", "; try --ort-level none"
             raise InputError(f"{path}: onnxruntime {origin.version} cannot load or run {what}: {error}{advice}") from None
     if facts.unknown:
-        notes.append(
-            "ONNX Runtime does not tell all shapes of " + ", ".join(facts.unknown) + "; these bodies are not charged"
-        )
+        more = f" and {len(facts.unknown) - 3} more" if len(facts.unknown) > 3 else ""
+        notes.append(f"ONNX Runtime does not tell all shapes of {', '.join(facts.unknown[:3])}{more}; these bodies are not charged")
     return proto, origin, facts
 
 

@@ -38,6 +38,15 @@ OPTIONS = (
         metavar="INPUT=VALUE",
     ),
     Option(
+        "inputs",
+        "text",
+        "Arrays to run the model with, by the names of its inputs (numpy.savez); several files are several sets. The first one "
+        "fixes the shapes.",
+        default=(),
+        multiple=True,
+        metavar="FILE.npz",
+    ),
+    Option(
         "threads",
         "int",
         "Intra-op threads of every session; workspace and bits may depend on it.",

@@ -136,11 +136,17 @@ def configurations(model: Artifact, other: Artifact | None, folder: Path) -> lis
     if other is not None:
         new = folder / "new.onnx"
         new.write_bytes(other.serialized())
-        found.append(Configuration(NEW, other.way.name, new, {**shared, "level": "none", **other.session}))
+        found.append(deployed(other, NEW, new))
         if size := _region(other, new, folder):
             job = {**shared, "level": "none", **ARENA.session, "chunk": size}
             found.append(Configuration(PLANNED, f"{ARENA.name} of {size} bytes", new, job))
     return found
+
+
+def deployed(model: Artifact, name: str, path: Path) -> Configuration:
+    """A file of peakmem's that stands at ``path``, run in its way."""
+    job = {"threads": model.origin.threads, "external": model.origin.external, "level": "none", **model.session}
+    return Configuration(name, model.way.name, path, job)
 
 
 def _region(other: Artifact, path: Path, folder: Path) -> int:
@@ -174,24 +180,31 @@ def measure_process(model: Artifact, other: Artifact | None, *, progress: Progre
     with scratch() as folder:
         feeds = write_feeds(origin.feeds[:1], folder)
         found = configurations(model, other, folder)
-        runs: dict[str, list[dict[str, Any]]] = {one.name: [] for one in found}
-        begin = time.monotonic()
-        for repeat in range(origin.repeats):
-            if repeat and time.monotonic() - begin > LIMIT:
-                break
-            if progress is not None:
-                progress(f"measuring processes, {repeat + 1} of {origin.repeats}")
-            for one in found:
-                step = {**one.job, "do": "process", "model": str(one.path), "feeds_files": feeds, "runs": RUNS}
-                runs[one.name].append(ask(folder, [step])[0])
-        counted = _count(found, feeds, folder)
-    rows = [_taken(one, runs[one.name], *counted[one.name]) for one in found]
+        rows = run_configurations(found, feeds, origin.repeats, folder, progress)
     if other is not None and found[-1].name == PLANNED:
         if rows[-1].peak < rows[-2].peak:
             other.regions.append(found[-1].job["chunk"])
         else:
             rows[-2:] = rows[:-3:-1]  # what is chosen comes last
     return rows
+
+
+def run_configurations(
+    found: Sequence[Configuration], feeds: Sequence[str], repeats: int, folder: Path, progress: Progress | None = None
+) -> list[Taken]:
+    """Run every configuration ``repeats`` times in processes of their own, which alternate; one row each."""
+    runs: dict[str, list[dict[str, Any]]] = {one.name: [] for one in found}
+    begin = time.monotonic()
+    for repeat in range(repeats):
+        if repeat and time.monotonic() - begin > LIMIT:
+            break
+        if progress is not None:
+            progress(f"measuring processes, {repeat + 1} of {repeats}")
+        for one in found:
+            step = {**one.job, "do": "process", "model": str(one.path), "feeds_files": list(feeds), "runs": RUNS}
+            runs[one.name].append(ask(folder, [step])[0])
+    counted = _count(found, feeds, folder)
+    return [_taken(one, runs[one.name], *counted[one.name]) for one in found]
 
 
 def _count(found: Sequence[Configuration], feeds: Sequence[str], folder: Path) -> dict[str, tuple[int | None, int | None]]:
