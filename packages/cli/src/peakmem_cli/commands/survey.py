@@ -35,12 +35,14 @@ Reports = Annotated[
 ]
 
 
-def shard(text: str) -> tuple[int, int]:
-    """``2/5`` for typer: the second of five."""
-    one, slash, whole = text.partition("/")
+def shard(text: str | None) -> tuple[int, int]:
+    """``2/5``: the second of five; all where nothing is given."""
+    from peakmem.model import UsageError
+
+    one, slash, whole = (text or "1/1").partition("/")
     if slash and one.isdecimal() and whole.isdecimal() and 1 <= int(one) <= int(whole):
         return int(one), int(whole)
-    raise typer.BadParameter(f"{text!r} is no share of a survey; give I/N with I from 1 to N")
+    raise UsageError(f"--shard: {text!r} is no share of a survey; give I/N with I from 1 to N")
 
 
 def command(
@@ -54,9 +56,7 @@ def command(
     exclude: Annotated[
         list[str] | None, typer.Option("--exclude", metavar="PATTERN", help="No files in folders that fit, as 'old/*'; repeatable.")
     ] = None,
-    share: Annotated[
-        tuple[int, int] | None, typer.Option("--shard", metavar="I/N", parser=shard, help="Of the models, those of machine I of N.")
-    ] = None,
+    share: Annotated[str | None, typer.Option("--shard", metavar="I/N", help="Of the models, those of machine I of N.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Keep the rows of the .jsonl that answer for the same bytes and options.")] = False,
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", metavar="N", min=1, help="Models at a time (default: processors).")
@@ -106,7 +106,7 @@ def command(
     outputs = check_outputs(output, force=force, resume=resume)
     earlier = rowfiles.read_rows(against) if against is not None else None
     screen = Screen(as_json=json or json_lines, quiet=quiet)
-    models = list(find(paths, Choice(frontend, include or (), exclude or (), share or (1, 1))))
+    models = list(find(paths, Choice(frontend, include or (), exclude or (), shard(share))))
     if not models and share is None:
         raise InputError(f"{', '.join(map(str, paths))}: no model here that an installed frontend recognises")
     hard = model_limit if model_limit is not None else max(2 * time_limit, time_limit + 10)
