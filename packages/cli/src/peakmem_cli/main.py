@@ -21,6 +21,7 @@ COMMANDS = ("inspect", "optimize", "certify", "check", "verify", "recompute", "s
 """In the order of the help; each is a module of `peakmem_cli.commands` that offers ``command``."""
 
 ERROR_SCHEMA = "peakmem.error/1"
+HELP = {"help_option_names": ["-h", "--help"]}
 
 
 def run() -> None:
@@ -76,11 +77,17 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:2], "--help"]
+    if os.environ.get("NO_COLOR"):
+        from typer import rich_utils
+
+        rich_utils.COLOR_SYSTEM = None  # as in `peakmem_cli.screen`
     app = typer.Typer(
         help="Lower the peak memory of a network by permuting its operators, prove the result, measure it.",
         epilog="Options of a frontend: peakmem optimize --frontend NAME --help",
         cls=AllCommands,
-        add_completion=False,
+        context_settings=HELP,
         pretty_exceptions_enable=False,
         no_args_is_help=False,
     )
@@ -91,7 +98,7 @@ def _run(arguments: list[str]) -> int:
         frontend = None
         if arguments[:1] == [name] and takes_frontend(command):
             frontend, reason = find_frontend(command, arguments[1:])
-        app.command(name, cls=OneCommand)(with_options(command, frontend))
+        app.command(name, cls=OneCommand, context_settings=HELP)(with_options(command, frontend))
     app.callback(invoke_without_command=True)(_version)
     try:
         code = app(args=arguments or ["--help"], prog_name="peakmem", standalone_mode=False)

@@ -12,7 +12,7 @@ from peakmem_cli.common import Budget, Force, Json, Quiet, RequireOptimal
 
 
 def command(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE.jsonl...", help="Rows that peakmem survey wrote.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE.jsonl...", help="Rows that peakmem survey wrote; - for standard input.")],
     output: Outputs = None,
     reports: Reports = None,
     against: Against = None,

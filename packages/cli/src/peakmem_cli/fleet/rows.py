@@ -140,7 +140,7 @@ def row_of(model: Model, code: int, out: str, err: str, *, key: str = "", report
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Rows of a file of JSON Lines. A last line without its end, which a machine that failed leaves behind, is passed over.
+    """Rows of a file of JSON Lines, ``-`` being standard input. A last line without its end, which a machine that failed leaves behind, is passed over.
 
     Raises
     ------
@@ -150,7 +150,9 @@ def read_rows(path: Path) -> list[Row]:
     from peakmem.model import InputError
     from peakmem_check.jsonfile import parse_json, read_bytes
 
-    lines = read_bytes(path).split(b"\n")
+    from peakmem_cli.streams import standard_input
+
+    lines = (standard_input() if str(path) == "-" else read_bytes(path)).split(b"\n")
     found = []
     for number, line in enumerate(lines[:-1], 1):
         where = f"{path}: line {number}"
