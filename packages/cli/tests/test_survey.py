@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from peakmem_cli.commands.survey import Model, row_of
+from peakmem_cli.fleet.models import Model
+from peakmem_cli.fleet.rows import row_of
 from peakmem_cli.screen import shorten, telling
 
 from .conftest import branches

@@ -13,36 +13,22 @@ import typer
 from peakmem.model import PeakmemError, did_you_mean
 
 from peakmem_cli.build import AllCommands, OneCommand, find_frontend, takes_frontend, with_options
+from peakmem_cli.interrupts import INTERRUPTED, Terminated, heed
 from peakmem_cli.screen import print_error, print_json
 from peakmem_cli.streams import prepare
 
-COMMANDS = ("inspect", "optimize", "certify", "check", "verify", "recompute", "split", "arena", "report", "survey", "frontends")
+COMMANDS = ("inspect", "optimize", "certify", "check", "verify", "recompute", "split", "arena", "report", "survey", "merge", "frontends")
 """In the order of the help; each is a module of `peakmem_cli.commands` that offers ``command``."""
 
-INTERRUPTED = 130
 ERROR_SCHEMA = "peakmem.error/1"
-
-
-class _Terminated(BaseException):
-    """SIGTERM or SIGHUP: unlike Ctrl-C it asks for no result, but temporary files and child processes must still go."""
-
-
-def _terminate(number: int, frame: object) -> None:
-    signal.signal(number, signal.SIG_DFL)  # a second one ends the process at once
-    raise _Terminated(number)
-
-
-def _heed(name: str) -> None:
-    number = getattr(signal, name, None)  # SIGHUP is POSIX
-    if number is not None and signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores it
-        signal.signal(number, _terminate)
+HELP = {"help_option_names": ["-h", "--help"]}
 
 
 def run() -> None:
     """Run the command line of this process and exit with its code."""
     prepare()
-    _heed("SIGTERM")
-    _heed("SIGHUP")
+    heed("SIGTERM")
+    heed("SIGHUP")
     code = main(sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said; only the interpreter is still to be taken down
     try:
@@ -69,8 +55,8 @@ def main(arguments: Sequence[str]) -> int:
         return _fail(str(error), error.exit_code, as_json)
     except KeyboardInterrupt:
         return _fail("interrupted before there was a result", INTERRUPTED, as_json)
-    except _Terminated as error:
-        return _fail("terminated", 128 + error.args[0], as_json)
+    except Terminated as error:
+        return _fail("terminated", error.exit_code, as_json)
     except RecursionError:
         return _fail("the input is nested too deeply", 2, as_json)
     except MemoryError:
@@ -91,11 +77,17 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:2], "--help"]
+    if os.environ.get("NO_COLOR"):
+        from typer import rich_utils
+
+        rich_utils.COLOR_SYSTEM = None  # as in `peakmem_cli.screen`
     app = typer.Typer(
         help="Lower the peak memory of a network by permuting its operators, prove the result, measure it.",
         epilog="Options of a frontend: peakmem optimize --frontend NAME --help",
         cls=AllCommands,
-        add_completion=False,
+        context_settings=HELP,
         pretty_exceptions_enable=False,
         no_args_is_help=False,
     )
@@ -106,7 +98,7 @@ def _run(arguments: list[str]) -> int:
         frontend = None
         if arguments[:1] == [name] and takes_frontend(command):
             frontend, reason = find_frontend(command, arguments[1:])
-        app.command(name, cls=OneCommand)(with_options(command, frontend))
+        app.command(name, cls=OneCommand, context_settings=HELP)(with_options(command, frontend))
     app.callback(invoke_without_command=True)(_version)
     try:
         code = app(args=arguments or ["--help"], prog_name="peakmem", standalone_mode=False)

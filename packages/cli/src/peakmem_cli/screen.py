@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
@@ -106,10 +108,10 @@ class Screen:
             names = max(LEAST_NAME, min(names, console.width - sum(widths[1:]) - GAP * (len(columns) - 1) - 2))
             names = telling({row[0] for row in cells}, names)
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        for name in columns:
+        for k, name in enumerate(columns):
             right = name.startswith(">")
             side: Literal["left", "right"] = "right" if right else "left"
-            table.add_column(name.removeprefix(">"), justify=side, no_wrap=right, overflow="fold")
+            table.add_column(name.removeprefix(">"), justify=side, no_wrap=right or not k, overflow="fold")
         for row in cells:
             table.add_row(*(Text(cell if k else shorten(cell, names)) for k, cell in enumerate(row)))
         console.print(table)
@@ -120,20 +122,37 @@ class Screen:
         return error.exit_code
 
     @contextmanager
-    def progress(self) -> Iterator[Progress | None]:
-        """Tell on standard error what is going on, from the second second on, if that is a terminal."""
+    def progress(self, limit: float | None = None) -> Iterator[Progress | None]:
+        """Tell on standard error what is going on and since when, from the second second on, if that is a terminal.
+
+        Parameters
+        ----------
+        limit : float, optional
+            Seconds after which searching stops; shown beside those that have passed.
+        """
         if not sys.stderr.isatty():
             yield None
             return
-        from rich.console import Console
-        from rich.markup import escape
+        from rich.text import Text
 
-        status = Console(stderr=True).status("working")
+        started, said = time.monotonic(), "working"
+
+        class Line:
+            """Drawn anew several times a second, so the seconds pass while nothing is said."""
+
+            def __rich__(self) -> Text:
+                return Text(f"{said}, {pace(time.monotonic() - started, limit)}", no_wrap=True, overflow="ellipsis")
+
+        def tell(sentence: str) -> None:
+            nonlocal said
+            said = clean(sentence)
+
+        status = _console(stderr=True).status(Line())
         timer = threading.Timer(1.0, status.start)
         timer.daemon = True
         timer.start()
         try:
-            yield lambda sentence: status.update(escape(clean(sentence)))
+            yield tell
         finally:
             timer.cancel()
             timer.join()
@@ -153,6 +172,11 @@ def print_error(sentence: str) -> str:
     return sentence
 
 
+def pace(passed: float, limit: float | None) -> str:
+    """``12 s of 60 s``: searching ends by then, measuring may go on."""
+    return f"{passed:.0f} s" + (f" of {limit:g} s" if limit is not None and passed <= limit else "")
+
+
 def telling(names: set[str], width: int) -> int:
     """The least width from ``width`` on at which shortened names still differ; ``width`` where none up to the longest does."""
     for longer in range(width, LONGEST_NAME + 1):
@@ -161,10 +185,14 @@ def telling(names: set[str], width: int) -> int:
     return width
 
 
-def _console() -> Console:
+def _console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
+    # rich takes NO_COLOR for no colour but bold; whoever sets it wants no escapes around words.
+    colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+    if stderr:
+        return Console(stderr=True, color_system=colours)
     if not sys.stdout.isatty():
-        return Console(highlight=False, width=WIDTH_OF_FILES)
-    console = Console(highlight=False)
-    return console if console.width >= LEAST_WIDTH else Console(highlight=False, width=LEAST_WIDTH)
+        return Console(highlight=False, width=WIDTH_OF_FILES, color_system=colours)
+    console = Console(highlight=False, color_system=colours)
+    return console if console.width >= LEAST_WIDTH else Console(highlight=False, width=LEAST_WIDTH, color_system=colours)

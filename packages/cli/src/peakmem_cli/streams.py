@@ -54,6 +54,12 @@ def prepare() -> None:
     sys.stderr = _text(2, sys.stderr)
 
 
+def standard_input() -> bytes:
+    """All of it, where a command line names ``-``; nothing where it was closed before we started."""
+    with open(0, "rb", closefd=False) as file:
+        return file.read()
+
+
 def _text(number: int, old: TextIO | None) -> io.TextIOWrapper:
     encoding = getattr(old, "encoding", None) or "utf-8"
     if old is not None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from peakmem import _moved as _moved
 
 if TYPE_CHECKING:
+    __version__: str
     from peakmem import report
     from peakmem.api import certify, load, optimize, order, verify
     from peakmem.frontends import Frontend, Model, Verification
@@ -43,6 +44,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("peakmem-core")
     if name == "report":
         return import_module("peakmem.report")
     for module, names in _HOMES.items():

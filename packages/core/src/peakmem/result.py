@@ -13,7 +13,7 @@ from peakmem.proof import CheckedCertificate
 SCHEMA = "peakmem.result/1"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """Outcome of `peakmem.optimize`.
 
@@ -87,6 +87,14 @@ class Result:
     def realized_optimal(self) -> bool:
         """`optimal`, and the predicted bytes of the realized quantity equal `realized_bound`."""
         return self.optimal and self.model.predicted_bytes == self.realized_bound
+
+    def __repr__(self) -> str:
+        """One line: what, bytes before and after, what is proved, whether anything ran."""
+        known = "optimal" if self.realized_optimal else f"lower bound {self.realized_bound:,} B" if self.source.bounded else "no bound"
+        check = self.verification
+        before, after = self.source.predicted_bytes, self.model.predicted_bytes
+        ran = f", measured on {check.runtime}" if check is not None and check.measured else ", predicted"
+        return f"<Result of {self.source.frontend}: {self.source.quantity} {before:,} -> {after:,} B, {known}{ran}>"
 
     def to_json(self, *, output: str | None = None, extras: bool = True) -> dict[str, Any]:
         """The document ``peakmem.result/1``, with what the frontend adds to it."""

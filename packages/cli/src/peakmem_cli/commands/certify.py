@@ -59,7 +59,7 @@ def command(
     screen = Screen(as_json=json, quiet=quiet)
     check_outputs(model, output, program_out, force=force)
     source = peakmem.load(model, frontend=frontend, **options)
-    with screen.progress() as progress:
+    with screen.progress(limit(time_limit)) as progress:
         ordering = peakmem.certify(source, time_limit=limit(time_limit), effort=effort, progress=progress)
     screen.result_is_there()
     program, certificate = source.program, ordering.certificate

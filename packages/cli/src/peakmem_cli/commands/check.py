@@ -12,7 +12,7 @@ from peakmem_cli.common import FrontendName, FrontendOptions, Json, ModelFile, Q
 
 def command(
     model: ModelFile,
-    certificate: Annotated[Path, typer.Argument(metavar="CERT", help="What certify or optimize wrote.")],
+    certificate: Annotated[Path, typer.Argument(metavar="CERT", help="What certify or optimize wrote; - for standard input.")],
     options: FrontendOptions,
     frontend: FrontendName = None,
     json: Json = False,
@@ -25,13 +25,14 @@ def command(
     import peakmem
     from peakmem.proof import check
     from peakmem.system.sizes import human
-    from peakmem_check.jsonfile import read_json
+    from peakmem_check.jsonfile import parse_json, read_json
 
     from peakmem_cli.screen import Screen
+    from peakmem_cli.streams import standard_input
 
     screen = Screen(as_json=json, quiet=quiet)
     source = peakmem.load(model, frontend=frontend, **options)
-    document = read_json(certificate)
+    document = parse_json(standard_input(), "standard input") if str(certificate) == "-" else read_json(certificate)
     check(source.program, document)
     peak, bound = document["peak"], document["lower_bound"]
     artifact = document.get("artifact")

@@ -26,7 +26,7 @@ def command(
     source = peakmem.load(model, frontend=frontend, **options)
     program = source.program
     line = timeline(program)
-    with screen.progress() as progress:
+    with screen.progress(limit(time_limit)) as progress:
         ordering = peakmem.certify(source, time_limit=limit(time_limit), progress=progress)
         headline, figures, seen = ("", {}, ()) if no_measure else source.observe(progress=progress)
     costs = cost_report(program)

@@ -131,7 +131,7 @@ def command(
         raise UsageError(f"--snippet: frontend {source.frontend!r} has no snippet to print")
     if c_array is not None and type(source).c_array is peakmem.Model.c_array:
         raise UsageError(f"--c-array: frontend {source.frontend!r} writes no C array")
-    with screen.progress() as progress:
+    with screen.progress(limit(time_limit)) as progress:
         result = peakmem.optimize(source, time_limit=limit(time_limit), effort=effort, measure=measure, progress=progress)
     screen.result_is_there()
     check = result.verification

@@ -101,7 +101,7 @@ def look(
     _ = wanted.thresholds  # refused before any work is done
     measure = measuring(no_measure, frontend, options)
     source = peakmem.load(model, frontend=frontend, **options)
-    with screen.progress() as progress:
+    with screen.progress(limit(time_limit)) as progress:
         found = wanted.look(source, time_limit=limit(time_limit), measure=measure, progress=progress)
     screen.result_is_there()
     return found

@@ -87,16 +87,16 @@ def command(
         from peakmem.report import compare
 
         other = peakmem.load(optimized, frontend=source.frontend, **options)
-        with screen.progress() as progress:
+        with screen.progress(limit(time_limit)) as progress:
             found = compare(source, other, time_limit=limit(time_limit), measure=measure, progress=progress)
         line, check = found.answer, found.result.verification
     elif recompute:
         settings |= wanted.named()
-        with screen.progress() as progress:
+        with screen.progress(limit(time_limit)) as progress:
             found = wanted.look(source, time_limit=limit(time_limit), measure=measure, progress=progress)
         line, check = recomputed(found), found.verification
     else:
-        with screen.progress() as progress:
+        with screen.progress(limit(time_limit)) as progress:
             found = peakmem.optimize(source, time_limit=limit(time_limit), measure=measure, progress=progress)
         line, check = answer(found), found.verification
     screen.result_is_there()
@@ -110,12 +110,15 @@ def command(
 
 
 def _figure(text: str) -> tuple[str, Path]:
-    from peakmem.model import UsageError
+    from peakmem.model import UsageError, did_you_mean
     from peakmem.report import FIGURES
 
     kind, equals, file = text.partition("=")
-    if not equals or kind not in FIGURES:
+    if not equals or "/" in kind:
         kind, file = "memory", text
+    elif kind not in FIGURES:
+        close = did_you_mean(kind, FIGURES) or f"; a file of that name is written ./{text}"
+        raise UsageError(f"--figure: no figure is called {kind!r} (there are {', '.join(FIGURES)}){close}")
     path = Path(file)
     if path.suffix.lower() != ".svg":
         raise UsageError(f"--figure: {path} is not a .svg file; figures are SVG, which browsers show and other tools convert")

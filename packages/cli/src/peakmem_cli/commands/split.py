@@ -123,7 +123,7 @@ def look(
 
     measure = measuring(no_measure, frontend, options)
     source = peakmem.load(model, frontend=frontend, **options)
-    with screen.progress() as progress:
+    with screen.progress(limit(time_limit)) as progress:
         found = peakmem.split(
             source, max_extra_macs=max_extra_macs, target_peak=target_peak, objective=objective, regions=wanted or None,
             measure=measure, time_limit=limit(time_limit), progress=progress,

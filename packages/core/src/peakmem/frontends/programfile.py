@@ -216,6 +216,8 @@ def _refuse_other_schema(document: object, where: str) -> None:
     if not isinstance(document, dict):
         raise InputError(f"{where}: must hold a JSON object with 'schema': {SCHEMA!r}")
     schema = document.get("schema")
+    if isinstance(schema, str) and schema.startswith("peakmem.program/") and schema != SCHEMA:
+        raise InputError(f"{where}: is a program file of another version, {schema[:60]}; this peakmem reads {SCHEMA}")
     if isinstance(schema, str) and schema.startswith("peakmem.") and schema != SCHEMA:
         raise InputError(f"{where}: is a {schema[:60]} document, not a program; give the model or program itself")
 

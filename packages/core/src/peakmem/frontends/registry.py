@@ -80,7 +80,9 @@ def recognise(path: Path) -> Frontend:
         When several do.
     """
     try:
-        if path.exists() and not path.is_file() and not path.is_dir():
+        if path.is_dir():
+            raise InputError(f"{path}: is a folder; give a file in it (peakmem survey takes a folder and all models in it)")
+        if path.exists() and not path.is_file():
             raise InputError(f"{path}: is a device, pipe or socket; a model is read more than once, so give a file")
         with path.open("rb") as file:
             head = file.read(4096)

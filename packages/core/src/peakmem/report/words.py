@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 NOTHING_VARIED = "no compared value varied over the inputs that were tried: the comparison shows nothing"
 
+UNPRICED = "an unknown price (no statement says how many MACs it takes)"
+"""What reruns cost in a program without prices."""
+
 LONGEST_NAME = 48
 """Characters of a name in a table or sentence for people; JSON has it whole."""
 
@@ -126,8 +129,10 @@ def share(macs: int, whole: int) -> str:
 
 
 def more(macs: int, whole: int) -> str:
-    """``0.438 % more MACs``; their number where the program has none to be a share of."""
-    return f"{share(macs, whole)} more MACs" if whole else f"{macs:,} more MACs"
+    """``0.438 % more MACs``; their number where the program has none to be a share of, and what is unknown said to be so."""
+    if whole or macs:
+        return f"{share(macs, whole)} more MACs" if whole else f"{macs:,} more MACs"
+    return UNPRICED
 
 
 def recomputed(found: Recomputation) -> str:
@@ -206,6 +211,8 @@ def beside_unsplit(found: Splitting, reached: int) -> str:
 
 def cost(macs: int, whole: int) -> str:
     """``0.66 % more MACs``, or ``no more MACs``."""
+    if not whole and not macs:
+        return UNPRICED
     if not macs:
         return "no more MACs"
     return f"{100 * macs / whole:.2f} % more MACs" if whole and 100 * macs / whole >= 0.005 else f"{macs:,} more MACs"

@@ -49,6 +49,14 @@ class Children:
             for child in self._running:
                 child.terminate()
 
+    def kill(self) -> None:
+        """End those that still run, with what they forked, whether they listen or not; let none begin."""
+        with self._lock:
+            self.stopped = True
+            for child in self._running:
+                if child.returncode is None:
+                    _kill_group(child)
+
     def add(self, child: subprocess.Popen[bytes]) -> None:
         with self._lock:
             self._running.add(child)
@@ -134,10 +142,14 @@ def _limit_memory(pid: int, size: int) -> None:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
+    _kill_group(process)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=GRACE)  # to the end of the pipes: the last of them is gone
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
     if sys.platform == "win32":
         process.kill()
     else:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.communicate(timeout=GRACE)  # to the end of the pipes: the last of them is gone

@@ -135,7 +135,7 @@ def _min_fill(domains: Sequence[int], scopes: Sequence[tuple[int, ...]]) -> tupl
         _, tree = treewidth_min_fill_in(graph.subgraph(sorted(component)))
         root = max(tree.nodes, key=lambda bag: (len(bag), sorted(bag)))
         placed: set[int] = set()
-        parents = dict(nx.bfs_predecessors(tree, root))
+        parents = {bag: above for above, bag in nx.bfs_edges(tree, root)}
         for bag in reversed([root, *parents]):
             above = parents.get(bag, frozenset())
             private = sorted(set(bag) - set(above) - placed)

@@ -1,0 +1,1 @@
+"""Many models: which there are, a process for each, a row for each, and what tables say about the rows."""
