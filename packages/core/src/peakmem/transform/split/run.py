@@ -15,6 +15,7 @@ from peakmem.system.sizes import human
 from peakmem.transform.recompute.reruns import parse_extra_macs
 from peakmem.transform.split.bases import base_orders
 from peakmem.transform.split.document import Splitting
+from peakmem.transform.split.floor import floor
 from peakmem.transform.split.layout import lay_out
 from peakmem.transform.split.search import Point, Search, Searched
 
@@ -160,8 +161,9 @@ def _reason(source: Splittable, ordering: Ordering, found: Searched, most: int) 
     """Why no split was found, as far as that is known."""
     program = source.program
     peak = ordering.peak
-    if program.entry_bytes >= peak:
-        return f"its inputs alone are {human(program.entry_bytes)}, and they are there before anything runs"
+    least = floor(source)
+    if least.size >= peak:
+        return least.sentence(program)
     order = ordering.orders[""]
     _, live, _, _ = program.live_bytes(order, program.workspaces)
     hot = [order[k] for k, size in enumerate(live) if size == peak]
@@ -169,7 +171,8 @@ def _reason(source: Splittable, ordering: Ordering, found: Searched, most: int) 
         rules = [source.rule(v, axis) for axis in ("rows", "channels")]
         if all(isinstance(rule, str) for rule in rules):
             return f"its peak is where {rules[0]} (running operators twice may still help: peakmem recompute)"
-    why = "" if found.complete else "; interrupted" if found.stopped else "; the search ended early, give more --time-limit"
+    why = f" ({least.sentence(program)})" if least.size > program.entry_bytes else ""
+    why += "" if found.complete else "; interrupted" if found.stopped else "; the search ended early, give more --time-limit"
     return f"no regions of it that run in bands were found to need less for {most:,} more MACs{why}"
 
 
