@@ -15,7 +15,7 @@ from peakmem.system.sizes import human
 from peakmem.transform.recompute.reruns import parse_extra_macs
 from peakmem.transform.split.bases import base_orders
 from peakmem.transform.split.document import Splitting
-from peakmem.transform.split.floor import floor
+from peakmem.transform.split.floor import SplitFloor, floor
 from peakmem.transform.split.layout import lay_out
 from peakmem.transform.split.search import Point, Search, Searched
 
@@ -87,9 +87,13 @@ def split(
     if ordering.interrupted and (time_limit is None or spent < time_limit / 4):  # Ctrl-C, not the time limit
         result.interrupted, result.reason = True, "interrupted before regions were searched"
         return result
+    least = floor(source, axes)
     if regions is not None:
         made = lay_out(source, range(len(program)), sorted(regions))
         chosen = [made]
+    elif least.size >= ordering.peak:
+        chosen = []
+        result.reason = least.sentence(program)
     else:
         since = time.monotonic()
         result.search = Search(
@@ -101,7 +105,7 @@ def split(
         result.seconds["search"] = time.monotonic() - since
         chosen = [lay_out(source, p.order, p.regions) for p in _candidates(result)]
         if not chosen:
-            result.reason = _reason(source, ordering, result.search, most)
+            result.reason = _reason(source, ordering, least, result.search, most)
     if not chosen or not realize:
         return result
     since = time.monotonic()
@@ -157,13 +161,10 @@ def _realize(result: Splitting, one: Split, deadline: float | None, progress: Pr
         result.reason = ""
 
 
-def _reason(source: Splittable, ordering: Ordering, found: Searched, most: int) -> str:
+def _reason(source: Splittable, ordering: Ordering, least: SplitFloor, found: Searched, most: int) -> str:
     """Why no split was found, as far as that is known."""
     program = source.program
     peak = ordering.peak
-    least = floor(source)
-    if least.size >= peak:
-        return least.sentence(program)
     order = ordering.orders[""]
     _, live, _, _ = program.live_bytes(order, program.workspaces)
     hot = [order[k] for k, size in enumerate(live) if size == peak]
