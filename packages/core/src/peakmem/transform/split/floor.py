@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from peakmem.frontends.splitting import Axis, Splittable
 from peakmem.model import Program
+from peakmem.transform.recompute.floors import floor as lowest
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,9 @@ def floor(source: Splittable, axes: Sequence[Axis] = ("rows", "channels")) -> Sp
             held += size[s.writes[0]] - gain if extent < 2 else 0
             ways[axis] = _most(SplitFloor(held, v), *parts)
         banded.append(ways)
-        kept = _most(SplitFloor(s.workspace + touched - gain, v, why="" if ways else why), *(whole[b] for b in s.reads))
+        inside = max((lowest(body).size for body in s.bodies), default=0)
+        kept = SplitFloor(s.workspace + inside + touched - gain, v, why="" if ways else why)
+        kept = _most(kept, *(whole[b] for b in s.reads))
         for y in s.writes:
             writer[y] = v
             whole[y] = kept
