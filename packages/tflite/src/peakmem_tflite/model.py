@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -235,7 +235,14 @@ class TfliteModel(Model):
             args = (self.lean, mapped, kernels, self.given, at)
             if self.settings.no_plan or reason:
                 return planning.without_plan(*args, max(floor, main_entry_bytes(self.graph)), deadline)
-            return planning.with_plan(*args, other_orders(mapped.program, at), deadline)
+            return planning.with_plan(*args, others(mapped.program, at), deadline)
+
+        def others(program: Program, at: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+            """Where overlays cannot be placed as well as hoped, the best order without them may do better."""
+            if program.has_overlays:
+                left = None if deadline is None else max(0.1, deadline - time.monotonic())
+                yield tuple(order_program(program.without_overlays(), time_limit=left).orders[""])
+            yield from other_orders(program, at)
 
         outcome: planning.Outcome | None
         if guarded and self._any_kernels:
