@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from peakmem.report.words import change
 from peakmem.system.files import write_atomically
 from peakmem.system.sizes import human, in_bytes
 
-from peakmem_tflite import board, devices, levers, overlays, planning
+from peakmem_tflite import board, devices, joins, levers, overlays, planning
 from peakmem_tflite.arena import allocations, head, planned_variables, simulate, untouched
 from peakmem_tflite.build import Mapped, buffer_names, build, main_entry_bytes
 from peakmem_tflite.enlarge import enlarge
@@ -118,12 +118,18 @@ class TfliteModel(Model):
         return build(self.graph, self.kernels, self.path.name if self.path else "", self.permitted)
 
     @cached_property
+    def joins(self) -> tuple[joins.Family, ...]:
+        """Tensors that may lie inside others."""
+        return joins.families(self.graph) if self.settings.join_in_place and self.permitted is not None else ()
+
+    @cached_property
     def permitted(self) -> overlays.Permit | None:
         """Which outputs may lie on dying inputs: none where no plan is to be made that could put them there."""
         chosen = self.settings
         if chosen.overlay is False or chosen.no_plan or self._shared or unplannable(self.graph) or planned_variables(self.judged):
             return None
-        return overlays.permit(self.kernels, named=chosen.named, every=chosen.overlay is True, inputs=chosen.overlay_inputs)
+        found = overlays.permit(self.kernels, named=chosen.named, every=chosen.overlay is True, inputs=chosen.overlay_inputs)
+        return replace(found, joins=chosen.join_in_place)
 
     @property
     def program(self) -> Program:
@@ -235,7 +241,24 @@ class TfliteModel(Model):
             args = (self.lean, mapped, kernels, self.given, at)
             if self.settings.no_plan or reason:
                 return planning.without_plan(*args, max(floor, main_entry_bytes(self.graph)), deadline)
-            return planning.with_plan(*args, other_orders(mapped.program, at), deadline)
+            apart = planning.with_plan(*args, others(mapped.program, at), deadline)
+            together = joined(kernels, at) if self.joins else None
+            return together if together is not None and together.head < apart.head else apart
+
+        def joined(kernels: Target, at: Mapping[str, tuple[int, ...]]) -> planning.Outcome:
+            """With tensors inside those that they are joined to or cut from."""
+            mapped = build(self.graph, kernels, permitted=self.permitted, families=self.joins)
+            left = None if deadline is None else max(0.1, deadline - time.monotonic())
+            best = order_program(mapped.program, time_limit=left)
+            found = {path: tuple(order) for path, order in best.orders.items()}
+            return planning.with_plan(self.lean, mapped, kernels, self.given, found, (at[""], *other_orders(mapped.program, found)), deadline)
+
+        def others(program: Program, at: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+            """Where overlays cannot be placed as well as hoped, the best order without them may do better."""
+            if program.has_overlays:
+                left = None if deadline is None else max(0.1, deadline - time.monotonic())
+                yield tuple(order_program(program.without_overlays(), time_limit=left).orders[""])
+            yield from other_orders(program, at)
 
         outcome: planning.Outcome | None
         if guarded and self._any_kernels:
@@ -263,6 +286,7 @@ class TfliteModel(Model):
             notes += ("early releases of TFLite Micro misread plans of several subgraphs; measure on the device",)
         orders = planning.by_subgraph(self.mapped, outcome.orders)
         notes += overlays.sentences(self.lean, self.permitted, orders, outcome.offsets)
+        notes += joins.sentences(self.joins, outcome.offsets)
         return Schedule(outcome.orders, offsets, notes=notes)
 
     def apply(self, schedule: Schedule) -> TfliteModel:
