@@ -324,7 +324,7 @@ def process(job: dict[str, Any]) -> dict[str, Any]:
         seconds.append(time.process_time() - begin)
         del values
     growth = _resident("VmHWM") - before
-    return {"load": load, "growth": growth, "peak": max(load, before - base + growth), "seconds": min(seconds)}
+    return {"load": load, "growth": growth, "peak": max(load, before - base + growth), "loaded": before - base, "seconds": min(seconds)}
 
 
 def _resident(key: str) -> int:
