@@ -298,8 +298,8 @@ def _lifetimes(story: Story) -> list[str]:
         return []
     drawn = _both(lambda width, key: figures.lifetimes(found, title="Lifetimes, after", width=width, key=key, headed=False), "lifetimes")
     left = (
-        f" Of {len(found.bars) + found.left_out:,} buffers {len(found.bars)} are shown, of those live at the peak and of the others the "
-        f"largest; {in_bytes(found.left_out_bytes)} in sum are left out."
+        f" The largest of those live at the peak are shown, and a few of the largest others; {found.left_out:,} buffers with "
+        f"{in_bytes(found.left_out_bytes)} in sum are left out."
         if found.left_out
         else ""
     )
