@@ -19,7 +19,7 @@ from typing import Any
 from peakmem.ordering.meter import Meter
 from peakmem.ordering.problem import Problem
 
-ABI = 1
+ABI = 2
 """What the library has to answer."""
 
 LARGEST = 1 << 62
@@ -28,7 +28,7 @@ LARGEST = 1 << 62
 SLICE = 200_000
 """Units of work between two looks at the meter (and at Ctrl-C)."""
 
-PAUSED, FOUND, NONE, NO_MEMORY = range(4)
+PAUSED, FOUND, NONE, NO_MEMORY, EXHAUSTED, GAVE_UP, LEAST, TRAP = range(8)
 
 
 def kernel() -> Kernel | None:
@@ -112,15 +112,27 @@ class Kernel:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._images: weakref.WeakKeyDictionary[Problem, _Image] = weakref.WeakKeyDictionary()
-        handle, place = ctypes.c_void_p, ctypes.c_void_p
-        self._new = _function(library.peakmem_beam_new, handle, place, ctypes.c_int32, ctypes.c_int64, place)
-        self._run = _function(library.peakmem_beam_run, ctypes.c_int32, handle, ctypes.c_int64, place)
+        handle, place, small, large = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+        self._new = _function(library.peakmem_beam_new, handle, place, small, large, place)
+        self._run = _function(library.peakmem_beam_run, small, handle, large, place)
         self._order = _function(library.peakmem_beam_order, None, handle, place)
         self._free = _function(library.peakmem_beam_free, None, handle)
+        self.search_new = _function(library.peakmem_search_new, handle, place)
+        self.search_start = _function(
+            library.peakmem_search_start, None, handle, place, small, large, large, large, large, large, small, small
+        )
+        self.search_run = _function(library.peakmem_search_run, small, handle, large, large, place)
+        self.search_steps = _function(library.peakmem_search_steps, small, handle, place)
+        self.search_free = _function(library.peakmem_search_free, None, handle)
 
     def fits(self, problem: Problem) -> bool:
         """Whether the library can hold it."""
         return self._image(problem).fits
+
+    def search(self, problem: Problem) -> Search | None:
+        """The searches of a walk through ``problem``; None where the library cannot hold it."""
+        image = self._image(problem)
+        return Search(self, image) if image.fits else None
 
     def _image(self, problem: Problem) -> _Image:
         image = self._images.get(problem)
@@ -151,6 +163,68 @@ class Kernel:
             return []
         finally:
             self._free(search)
+
+
+class Search:
+    """The searches of one walk, each from where the one before it and the walk's own steps led.
+
+    See ``_Pass._search`` of `peakmem.ordering.walk`. A search that an exception ended was the last.
+    """
+
+    def __init__(self, kernel: Kernel, image: _Image) -> None:
+        self._kernel = kernel
+        self._image = image
+        self._handle = kernel.search_new(ctypes.byref(image.rows))
+        if not self._handle:
+            raise MemoryError
+        weakref.finalize(self, kernel.search_free, self._handle)
+        self._steps = (ctypes.c_int32 * image.rows.n)()
+        self._length = 0
+        self.nodes = 0
+        self.blocked = 0
+
+    def run(
+        self, path: Sequence[int], budget: int, rest: int, limit: int, most_work: int, patience: int, safe_moves: bool, memo: bool,
+        meter: Meter, least: Callable[[list[int], int], bool], trap: Callable[[list[int]], int],
+    ) -> tuple[int, list[int]]:  # fmt: skip
+        """FOUND with the steps, EXHAUSTED or GAVE_UP; the search begins after ``path``.
+
+        ``least`` answers whether the state after some steps, whose rest it is given, has the least rest on the way; ``trap`` gives
+        the price of the exits of a trap after some steps, or -1. Either may raise `OutOfTime`, as ``meter`` does.
+        """
+        kernel, count = self._kernel, (ctypes.c_int64 * 5)()
+        steps = path[self._length :]
+        kernel.search_start(
+            self._handle, (ctypes.c_int32 * len(steps))(*steps), len(steps), min(budget, LARGEST), rest, limit, most_work, patience,
+            safe_moves, memo,
+        )  # fmt: skip
+        self._length = len(path)
+        told, answer = 0, -1
+        try:
+            while True:
+                outcome = kernel.search_run(self._handle, min(SLICE, meter.left), answer, count)
+                meter.spend(count[2] - told)
+                told = count[2]
+                if outcome == PAUSED:
+                    meter.check()
+                elif outcome == TRAP:
+                    answer = trap(self._taken())
+                elif outcome in (FOUND, LEAST):
+                    taken = self._taken()
+                    if outcome == FOUND or least(taken, count[4]):
+                        self._length += len(taken)
+                        return FOUND, taken
+                elif outcome == NO_MEMORY:
+                    raise MemoryError
+                else:
+                    return outcome, []
+        finally:
+            meter.spend(count[1] - told)
+            self.nodes, self.blocked = count[0], count[3]
+
+    def _taken(self) -> list[int]:
+        count = self._kernel.search_steps(self._handle, self._steps)
+        return list(self._steps[:count])
 
 
 def _function(function: Any, result: Any, *arguments: Any) -> Callable[..., Any]:
