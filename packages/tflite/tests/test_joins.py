@@ -11,7 +11,7 @@ import peakmem
 import pytest
 from peakmem.model import InputError
 from peakmem.ordering import order_program
-from peakmem_tflite.joins import blocks, families
+from peakmem_tflite.joins import COPIED, blocks, families
 from peakmem_tflite.model import TfliteModel
 from peakmem_tflite.overlays import Permit
 from peakmem_tflite.reader import read
@@ -20,6 +20,7 @@ from peakmem_tflite.settings import Settings
 from peakmem_tflite.static import check_rewrite
 
 sys.path.append(str(Path(__file__).parent))  # for the helpers of this test
+import overlaid
 from trees import add_operator, add_tensor, new, save
 
 JOINS = Permit(joins=True)
@@ -27,6 +28,28 @@ JOINS = Permit(joins=True)
 
 def load(data: bytes, **settings) -> TfliteModel:
     return TfliteModel.from_bytes(data, settings=Settings(**{"named": True, "steps": 3, "join_in_place": True, **settings}))
+
+
+@pytest.mark.parametrize("kind", sorted(COPIED))
+def test_blocks_copied_onto_themselves(kind, tflm):
+    """Every declared element type on TFLite Micro: the bits are those of tensors apart."""
+    rows = []
+    for counts in ((1, 3), (3, 1), (2, 2), (4, 1, 2)):
+        extents = [(1, n, 16) for n in counts]
+        data = overlaid.single("CONCATENATION", [kind] * len(counts), extents, kind, (1, sum(counts), 16))
+        graph = read(data)
+        found = blocks(graph, 0, 0, graph.subgraphs[0].operators[0])
+        assert len(found) == len(counts)
+        rows.append({"data": data, "planned": with_plan(graph, [*(at for _, _, at in found), 0]), "inputs": len(counts)})
+    for low, high in ((0, 2), (1, 5), (3, 4)):
+        numbers = [np.array(v, np.int32) for v in ([0, low, 0], [1, high, 16], [1, 1, 1])]
+        data = overlaid.single("STRIDED_SLICE", [kind], [(1, 5, 16)], kind, (1, high - low, 16), numbers)
+        graph = read(data)
+        ((_, _, at),) = blocks(graph, 0, 0, graph.subgraphs[0].operators[0])
+        rows.append({"data": data, "planned": with_plan(graph, [0, at, -1, -1, -1]), "inputs": 1})
+    answers = overlaid.run(rows)
+    assert [answer["error"] for answer in answers] == [""] * len(rows)
+    assert all(answer["same"] and answer["varied"] for answer in answers)
 
 
 class Net:

@@ -22,8 +22,8 @@ from peakmem_tflite.flatbuffer import Flat
 from peakmem_tflite.graph import Graph, Operator, Subgraph, Tensor
 from peakmem_tflite.scratch import ALIGNMENT, rounded
 
-COPIED = frozenset({"FLOAT32", "INT8", "INT16", "INT32", "INT64", "BOOL"})
-"""Elements that a join copies as they are."""
+COPIED = frozenset({"FLOAT32", "INT8", "INT16", "INT32", "BOOL"})
+"""Elements that joins and slices in place were run with."""
 
 _SUBGRAPHS, _BUFFERS, _OPERATORS, _OPTIONS = 2, 4, 3, 4
 
@@ -133,7 +133,7 @@ def _first_byte(graph: Graph, k: int, i: int, op: Operator) -> int | None:
     if options is None or begin is None or steps is None or set(steps) != {1} or not x.elements or x.size % x.elements:
         return None
     begin_mask, _, *others = (options.scalar(slot, "i") for slot in range(5))
-    if any(others) or options.scalar(5, "b") or x.type != y.type or not len(begin) == len(x.shape) == len(y.shape):
+    if any(others) or options.scalar(5, "b") or x.type != y.type or x.type not in COPIED or not len(begin) == len(x.shape) == len(y.shape):
         return None
     first = 0
     whole = True  # the dimensions seen so far, from the last on, are taken whole
