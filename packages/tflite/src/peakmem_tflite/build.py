@@ -127,9 +127,7 @@ def _program(
         overlay = None
         if i in laid:
             output, on = laid[i]
-            on = tuple(a for a in on if a not in inside)
-            if on and output not in inside:
-                overlay = Overlay(buffer_of[output][0], tuple(buffer_of[a][0] for a in on))
+            overlay = Overlay(buffer_of[output][0], tuple(buffer_of[a][0] for a in on))
         reads = tuple(dict.fromkeys(b for t in op.inputs for b in buffer_of.get(t, ())))
         statements.append(
             Statement(

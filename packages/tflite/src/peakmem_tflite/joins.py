@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 from peakmem_tflite.arena import planned
@@ -21,8 +22,8 @@ from peakmem_tflite.flatbuffer import Flat
 from peakmem_tflite.graph import Graph, Operator, Subgraph, Tensor
 from peakmem_tflite.scratch import ALIGNMENT, rounded
 
-COPIED = frozenset({"FLOAT32", "INT8", "INT16", "INT32", "INT64", "BOOL"})
-"""Elements that a join copies as they are."""
+COPIED = frozenset({"FLOAT32", "INT8", "INT16", "INT32", "BOOL"})
+"""Elements that joins and slices in place were run with."""
 
 _SUBGRAPHS, _BUFFERS, _OPERATORS, _OPTIONS = 2, 4, 3, 4
 
@@ -50,8 +51,17 @@ class Family:
         return [k for k, (low, _) in enumerate(self.parts) if start <= low < start + size]
 
 
-def families(graph: Graph) -> tuple[Family, ...]:
-    """All that may lie inside others; each tensor belongs to one family at most."""
+def families(graph: Graph, pairs: Sequence[tuple[int, int]] = ()) -> tuple[Family, ...]:
+    """All that may lie inside others; each tensor belongs to one family at most.
+
+    Parameters
+    ----------
+    graph : Graph
+    pairs : sequence of (int, int)
+        Overlays, as `peakmem_tflite.overlays.pairs` lists them. A family is left out where it would take one of them away, which
+        may be worth more: no output is put on several parts, nor on what is a part of an output. So what is proved of the
+        program with parts holds for plans without joins too.
+    """
     subgraph = graph.subgraphs[0]
     here = planned(subgraph)
     members: dict[int, dict[int, int]] = {}
@@ -70,10 +80,19 @@ def families(graph: Graph) -> tuple[Family, ...]:
     result = []
     for whole, inside in members.items():
         size = rounded(subgraph.tensors[whole].size)
-        ends = {min(at + rounded(subgraph.tensors[t].size), size) for t, at in inside.items()}
-        cuts = sorted({0, size} | set(inside.values()) | ends)
-        result.append(Family(whole, inside, tuple(zip(cuts, cuts[1:]))))
+        cuts = {0, size} | set(inside.values()) | {min(at + rounded(subgraph.tensors[t].size), size) for t, at in inside.items()}
+        family = Family(whole, inside, tuple(pairwise(sorted(cuts))))
+        if not any(_spoils(subgraph, family, a, o) for a, o in pairs):
+            result.append(family)
     return tuple(result)
+
+
+def _spoils(subgraph: Subgraph, family: Family, a: int, o: int) -> bool:
+    """Whether the overlay of ``o`` on ``a`` is none any more if the family lies together."""
+    here = [t for t in (a, o) if t == family.whole or t in family.members]
+    if len(here) == 2 or (a in here and family.whole in subgraph.outputs):
+        return True
+    return any(len(family.covered(t, subgraph.tensors[t].size)) > 1 for t in here)
 
 
 def blocks(graph: Graph, k: int, i: int, op: Operator) -> list[tuple[int, int, int]]:
@@ -114,7 +133,7 @@ def _first_byte(graph: Graph, k: int, i: int, op: Operator) -> int | None:
     if options is None or begin is None or steps is None or set(steps) != {1} or not x.elements or x.size % x.elements:
         return None
     begin_mask, _, *others = (options.scalar(slot, "i") for slot in range(5))
-    if any(others) or options.scalar(5, "b") or x.type != y.type or not len(begin) == len(x.shape) == len(y.shape):
+    if any(others) or options.scalar(5, "b") or x.type != y.type or x.type not in COPIED or not len(begin) == len(x.shape) == len(y.shape):
         return None
     first = 0
     whole = True  # the dimensions seen so far, from the last on, are taken whole
@@ -141,4 +160,4 @@ def sentences(found: Sequence[Family], offsets: Sequence[int]) -> tuple[str, ...
     if not count:
         return ()
     many = f"{count} tensors lie inside what they are" if count > 1 else "a tensor lies inside what it is"
-    return (f"{many} joined to or cut from; live_peak and its proof know nothing of that",)
+    return (f"{many} joined to or cut from",)

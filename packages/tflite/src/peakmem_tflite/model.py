@@ -115,12 +115,19 @@ class TfliteModel(Model):
     @cached_property
     def mapped(self) -> Mapped:
         """The program and which subgraph each body is."""
-        return build(self.graph, self.kernels, self.path.name if self.path else "", self.permitted)
+        return build(self.graph, self.kernels, self.path.name if self.path else "", self.permitted, self.joins)
+
+    @property
+    def plain(self) -> Program:
+        """The program whose buffers are tensors, each by itself, and not parts of them; see `joins`."""
+        return build(self.graph, self.kernels, self.path.name if self.path else "").program if self.joins else self.program
 
     @cached_property
     def joins(self) -> tuple[joins.Family, ...]:
         """Tensors that may lie inside others."""
-        return joins.families(self.graph) if self.settings.join_in_place and self.permitted is not None else ()
+        if self.permitted is None or not self.permitted.joins:
+            return ()
+        return joins.families(self.graph, overlays.pairs(self.graph, self.permitted))
 
     @cached_property
     def permitted(self) -> overlays.Permit | None:
@@ -232,32 +239,29 @@ class TfliteModel(Model):
         notes: tuple[str, ...] = (f"no plan was made: {reason}",) if reason else ()
 
         def planned(kernels: Target, near: devices.Near = "best") -> planning.Outcome:
-            mapped, at, floor = self.mapped, self.given if near == "given" else wanted, bound
-            if kernels != self.kernels:
-                mapped, floor = build(self.graph, kernels, permitted=self.permitted), 0
-            if near == "own":
-                left = None if deadline is None else max(0.1, deadline - time.monotonic())
-                at = {path: tuple(order) for path, order in order_program(mapped.program, time_limit=left).orders.items()}
-            args = (self.lean, mapped, kernels, self.given, at)
-            if self.settings.no_plan or reason:
-                return planning.without_plan(*args, max(floor, main_entry_bytes(self.graph)), deadline)
-            apart = planning.with_plan(*args, others(mapped.program, at), deadline)
-            together = joined(kernels, at) if self.joins else None
-            return together if together is not None and together.head < apart.head else apart
+            tried: list[planning.Outcome] = []
+            for families in (self.joins, ()) if self.joins else ((),):  # parts must lie side by side, which can cost more than it saves
+                mine = kernels == self.kernels and families == self.joins
+                mapped = self.mapped if mine else build(self.graph, kernels, permitted=self.permitted, families=families)
+                at: dict[str, tuple[int, ...]] = self.given if near == "given" else wanted
+                if near == "own" or families != self.joins:
+                    at = ordered(mapped.program)
+                args = (self.lean, mapped, kernels, self.given, at)
+                if self.settings.no_plan or reason:
+                    return planning.without_plan(*args, max(bound if mine else 0, main_entry_bytes(self.graph)), deadline)
+                tried.append(planning.with_plan(*args, others(mapped.program, at), deadline))
+                if tried[-1].head <= bound:
+                    break
+            return min(tried, key=lambda outcome: outcome.head)
 
-        def joined(kernels: Target, at: Mapping[str, tuple[int, ...]]) -> planning.Outcome:
-            """With tensors inside those that they are joined to or cut from."""
-            mapped = build(self.graph, kernels, permitted=self.permitted, families=self.joins)
+        def ordered(program: Program) -> dict[str, tuple[int, ...]]:
             left = None if deadline is None else max(0.1, deadline - time.monotonic())
-            best = order_program(mapped.program, time_limit=left)
-            found = {path: tuple(order) for path, order in best.orders.items()}
-            return planning.with_plan(self.lean, mapped, kernels, self.given, found, (at[""], *other_orders(mapped.program, found)), deadline)
+            return {path: tuple(order) for path, order in order_program(program, time_limit=left).orders.items()}
 
         def others(program: Program, at: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
             """Where overlays cannot be placed as well as hoped, the best order without them may do better."""
             if program.has_overlays:
-                left = None if deadline is None else max(0.1, deadline - time.monotonic())
-                yield tuple(order_program(program.without_overlays(), time_limit=left).orders[""])
+                yield ordered(program.without_overlays())[""]
             yield from other_orders(program, at)
 
         outcome: planning.Outcome | None
@@ -268,8 +272,9 @@ class TfliteModel(Model):
             outcome = planned(self.kernels)
         if outcome is None or outcome.head >= self.predicted_bytes:
             fault = "" if self.judged.plan is None else overlaps(self.judged, self.kernels, self.permitted)
-            said = (f"the plan in the file is kept, with what is not permitted here: {fault}; --no-overlay drops it",) if fault else ()
-            return replace(same, notes=notes + said), self.predicted_bytes
+            if fault:
+                notes += (f"the plan in the file is kept, with what is not permitted here: {fault}; --no-overlay drops it",)
+            return replace(same, notes=notes), self.predicted_bytes
         return self.named(outcome, notes), outcome.head
 
     def named(self, outcome: planning.Outcome, notes: tuple[str, ...] = ()) -> Schedule:
@@ -327,6 +332,8 @@ class TfliteModel(Model):
         """The file with the copies of an expansion, its operators in the order of the enlarged program, no plan."""
         if self._shared:
             raise InputError("a subgraph runs from several places; nothing can be recomputed in such a model")
+        if self.joins:
+            raise InputError("operators that run twice and tensors that lie inside others are not planned together; leave --join-in-place out")
         data = enlarge(self.graph, self.program, expansion)
         result = self._made(check_enlarged(self.graph, data, expansion.statement_of))
         wanted, made = expansion.program, result.program
@@ -418,18 +425,18 @@ class TfliteModel(Model):
             raise Refused("a subgraph runs from several places; such a model is left as it is")
         if not isinstance(self.kernels, str):
             raise Refused(f"scratch is known from {self.kernels.name} for the operators of this file, and a split file has others; name kernels with --target")
-        return TfliteBands(self.graph, self.program, self.kernels)
+        return TfliteBands(self.graph, self.plain, self.kernels)
 
     def apply_split(self, split: Split) -> TfliteModel:
         """The file split, its operators in the given order of the split program, no plan; see `peakmem_tflite.splitwrite`."""
         from peakmem_tflite.bands import TfliteBands
         from peakmem_tflite.splitwrite import check_program, write
 
-        graph, twice = write(TfliteBands(self.graph, self.program, self.kernels), split)
+        graph, twice = write(TfliteBands(self.graph, self.plain, self.kernels), split)
         said = f"the file grows from {in_bytes(len(self.data))} to {in_bytes(len(graph.data))}"
         said += f"; {in_bytes(twice)} of it are weights that stand there cut as well as whole" if twice else ""
         made = replace(self._made(graph), origin=self.judged, remarks=(said,))
-        check_program(split, made.program)
+        check_program(split, made.plain)
         return made
 
     def snippet(self) -> str:

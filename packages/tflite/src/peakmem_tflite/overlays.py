@@ -115,7 +115,7 @@ class Permit:
 def permit(target: Target, *, named: bool, every: bool, inputs: bool) -> Permit:
     """What is permitted for a board's kernels: where nobody ``named`` them, what all known ones share with the portable ones.
 
-    ``every``: all of `PERMITTED`, whosever kernels run.
+    ``every``: all of `PERMITTED`, whoever wrote the kernels.
     """
     if every or (named and target == "reference"):
         return Permit(inputs=inputs)

@@ -71,6 +71,11 @@ def place(
     idle = [b for b in every if b.first < 0]  # nobody touches them, so they may all lie at the start
     buffers, groups = _parts(buffers, mapped.families)
     number = {b.tensor: i for i, b in enumerate(buffers) if b.tensor >= 0}
+    for family, group in zip(mapped.families, groups):
+        for t in (family.whole, *family.members):
+            covered = family.covered(t, graph.subgraphs[0].tensors[t].size)
+            if len(covered) == 1:
+                number[t] = group[covered[0]]
     share = [(number[a], number[o]) for a, o in pairs(graph, mapped.permitted) if a in number and o in number]
     peak = max(liveness_peak(_items(buffers), share), max((b.size for b in idle), default=0))
     size, _ = simulate(every)
