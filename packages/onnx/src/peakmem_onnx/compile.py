@@ -13,6 +13,7 @@ from peakmem.system.sizes import human
 
 from peakmem_onnx import protos
 from peakmem_onnx.artifact import Artifact, Origin
+from peakmem_onnx.child import ENDLESS
 from peakmem_onnx.facts import Facts, collect, levels
 from peakmem_onnx.feeds import contrast_of, make_feeds, parse_feeds, read_inputs, shapes_of, write_feeds
 from peakmem_onnx.graph import Graph, read_graph
@@ -159,7 +160,7 @@ def _studied_lower(proto: Any, origin: Origin, way: Way, notes: list[str]) -> tu
     try:
         return _studied(proto, origin, way, notes)
     except InputError as error:
-        if not origin.source:
+        if not origin.source or ENDLESS in str(error):
             raise
         first = error
     for level in reversed(LEVELS[: LEVELS.index(origin.level)]):
