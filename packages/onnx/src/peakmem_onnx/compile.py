@@ -73,7 +73,7 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
     marker = protos.read_marker(proto)
     arrays = read_inputs(options.get("inputs", ()))
     # What is said wins; a contradiction is told by name when the arrays are looked at.
-    shapes = {**shapes_of(arrays, proto), **shapes}
+    shapes = {**shapes_of(arrays, proto, path), **shapes}
     # A file that peakmem wrote has its dimensions fixed; their names went with that.
     protos.fix_dimensions(proto, dims if marker is None else {}, shapes, path)
     sets = make_feeds(proto, fixed, path, arrays)
