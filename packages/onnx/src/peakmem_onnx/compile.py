@@ -13,6 +13,7 @@ from peakmem.system.sizes import human
 
 from peakmem_onnx import protos
 from peakmem_onnx.artifact import Artifact, Origin
+from peakmem_onnx.child import ENDLESS
 from peakmem_onnx.facts import Facts, collect, levels
 from peakmem_onnx.feeds import contrast_of, make_feeds, parse_feeds, read_inputs, shapes_of, write_feeds
 from peakmem_onnx.graph import Graph, read_graph
@@ -72,7 +73,7 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
     marker = protos.read_marker(proto)
     arrays = read_inputs(options.get("inputs", ()))
     # What is said wins; a contradiction is told by name when the arrays are looked at.
-    shapes = {**shapes_of(arrays, proto), **shapes}
+    shapes = {**shapes_of(arrays, proto, path), **shapes}
     # A file that peakmem wrote has its dimensions fixed; their names went with that.
     protos.fix_dimensions(proto, dims if marker is None else {}, shapes, path)
     sets = make_feeds(proto, fixed, path, arrays)
@@ -159,7 +160,7 @@ def _studied_lower(proto: Any, origin: Origin, way: Way, notes: list[str]) -> tu
     try:
         return _studied(proto, origin, way, notes)
     except InputError as error:
-        if not origin.source:
+        if not origin.source or ENDLESS in str(error):
             raise
         first = error
     for level in reversed(LEVELS[: LEVELS.index(origin.level)]):
