@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = {path.name: path for path in sorted(ROOT.glob("packages/*/src/*")) if (path / "__init__.py").is_file()}
 
 FLOORS = (
+    ("peakmem_native",),
     ("peakmem_check.model",),
     ("peakmem_check.jsonfile",),
     ("peakmem_check.proof",),
@@ -122,4 +123,5 @@ def test_core_and_the_checker_name_no_frontend() -> None:
     for name in MODULES:
         if name.partition(".")[0] in ("peakmem", "peakmem_check"):
             for other, line in imports(name):
-                assert other.partition(".")[0] in ("peakmem", "peakmem_check"), f"{name}: line {line} imports {other}"
+                if (name, other) != ("peakmem.ordering.native", "peakmem_native"):  # the one place that looks for it
+                    assert other.partition(".")[0] in ("peakmem", "peakmem_check"), f"{name}: line {line} imports {other}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import peakmem_inductor
 import pytest
-from test_backend import branching, same
+from test_backend import branching, gradients, same
 
 
 def normed(torch: Any) -> Any:
@@ -87,20 +87,26 @@ def test_what_is_planned_says_so(torch: Any) -> None:
     assert (checked.state, checked.identical) == ("permuted", True)
 
 
-def test_a_caller_that_keeps_the_graph_only_delays_the_check(torch: Any) -> None:
-    """With ``retain_graph`` the saved tensors are not freed; the bytes say nothing then, and the next call checks."""
-    from torch._functorch import config
+def test_a_caller_that_holds_more_than_before_only_delays_the_check(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saved tensors that are not freed say nothing of the bytes, and a later call checks."""
+    from peakmem_inductor.dispatch import Dispatcher
 
+    second, held = Dispatcher._second, []
+
+    def holding(self: Any, key: Any, args: list[Any]) -> Any:
+        held[:] = [] if held else args
+        return second(self, key, args)
+
+    monkeypatch.setattr(Dispatcher, "_second", holding)
     net, x = branching(torch, 32), torch.randn(2, 3, 64, 64)
+    plain = gradients(torch, net, torch.compile(net, backend="inductor"), x)
+    torch._dynamo.reset()
     compiled = torch.compile(net, backend="peakmem")
-    with config.patch(donated_buffer=False):
-        compiled(x).sum().backward()
-    loss = compiled(x).sum()
-    loss.backward(retain_graph=True)
-    assert peakmem_inductor.report()[1].state == "planned"
-    loss.backward()
-    backward = peakmem_inductor.report()[1]
-    assert (backward.state, backward.identical, backward.measured) == ("permuted", True, backward.after)
+    states = []
+    for _ in range(3):
+        assert same(torch, gradients(torch, net, compiled, x), plain)
+        states.append(peakmem_inductor.report()[1].state)
+    assert states == ["planned", "planned", "permuted"]
 
 
 def accumulated(torch: Any, compiled: Any, x: Any) -> None:

@@ -127,6 +127,7 @@ def test_several_operands_and_results(store):
     rng = np.random.default_rng(0)
     feeds = {"x": rng.standard_normal((1, 3, 32, 24)).astype(np.float32), "g": rng.standard_normal((1, 11, 1, 1)).astype(np.float32)}
     assert outputs(made.serialized(), feeds) == outputs(one.serialized(), feeds)
+    assert one.structure(made).relation
 
 
 @needs_runtime
@@ -207,8 +208,77 @@ def test_blocks_of_channels_in_bands(store):
     made = in_bands(one, Region(0, last, 3))
     assert "Reshape" in {node.op for node in made.graph.nodes} or not any(name in source.blocked for name in one.graph.nodes[last].outputs)
     assert made.predicted_bytes < one.predicted_bytes
+    assert one.structure(made).relation
     inner = in_bands(one, Region(1, 2, 4))  # blocked at both ends
+    assert one.structure(inner).relation
     assert sum(node.op == "Reshape" for node in inner.graph.nodes) > 8
+
+
+def changed(made, edit):
+    """A split file with one thing made otherwise, of the same shapes."""
+    proto = type(made.proto)()
+    proto.CopyFrom(made.proto)
+    edit(proto.graph)
+    return made._with(proto, made.facts)
+
+
+def swapped(graph) -> None:
+    node = next(n for n in graph.node if n.op_type == "Concat")
+    first, second = node.input[0], node.input[1]
+    node.input[0], node.input[1] = second, first
+
+
+def moved(graph) -> None:
+    """All slices but the first begin one row earlier, and end so."""
+    node = [n for n in graph.node if n.op_type == "Slice"][1]
+    for k in (1, 2):
+        old = next(i for i in graph.initializer if i.name == node.input[k])
+        graph.initializer.append(numpy_helper.from_array(numpy_helper.to_array(old) - 1, f"moved{k}"))
+        node.input[k] = f"moved{k}"
+
+
+def exchanged(graph) -> None:
+    """Padding at the other side."""
+    node = next(n for n in graph.node if n.op_type == "Conv" and len({*(pads := next(a for a in n.attribute if a.name == "pads").ints)}) > 1)
+    pads = next(a for a in node.attribute if a.name == "pads").ints
+    pads[0], pads[2] = pads[2], pads[0]
+
+
+def weights(graph) -> None:
+    convolutions = [n for n in graph.node if n.op_type == "Conv"]
+    old = next(i for i in graph.initializer if i.name == convolutions[-1].input[1])
+    graph.initializer.append(numpy_helper.from_array(numpy_helper.to_array(old) * np.float32(2), "other"))
+    convolutions[-1].input[1] = "other"
+
+
+def strides(graph) -> None:
+    next(a for n in graph.node if n.op_type == "MaxPool" for a in n.attribute if a.name == "kernel_shape").ints[0] = 2
+
+
+def doubled(graph) -> None:
+    node = next(n for n in graph.node if n.op_type == "Concat")
+    node.input[1] = node.input[0]
+
+
+@needs_runtime
+def test_bands_are_recognised_and_wrong_ones_are_not(store):
+    one = load(store(chain()), "none")
+    made = in_bands(one, Region(0, 4, 3))
+    told = one.structure(made)
+    assert not told.difference and told.relation.startswith("the first one split: 5 nodes (conv_a, relu, conv_c, ...) in 3 bands of rows, ")
+    for edit in (swapped, moved, exchanged, weights, strides, doubled):
+        assert one.structure(changed(made, edit)).difference, edit.__name__
+    found = peakmem.verify(one, made)
+    assert found.bitwise_identical and found.structure == told.relation
+
+
+@needs_runtime
+def test_a_row_alone_is_recognised(store):
+    """Bands of one row, beside an operand that has one row for all."""
+    nodes = [helper.make_node("Mul", ["x", "g"], ["a"], "gate"), conv("a", "y", "w")]
+    proto = model(nodes, [value("x", [1, 3, 6, 8]), value("g", [1, 3, 1, 1])], [value("y", None)], [weight("w", 4, 3, 3, 3)])
+    one = load(store(proto), "none")
+    assert one.structure(in_bands(one, Region(0, 1, 6))).relation
 
 
 @needs_runtime

@@ -18,11 +18,12 @@ from peakmem_tflite.static import check_enlarged
 
 
 def load(tiny, file, **settings):
-    return TfliteModel.from_bytes(tiny.encode(file), settings=Settings(**{"steps": 3, **settings}))
+    """Without overlays, as plans of recomputation are."""
+    return TfliteModel.from_bytes(tiny.encode(file), settings=Settings(**{"steps": 3, "overlay": False, **settings}))
 
 
 def load_shared(path, **settings):
-    return TfliteModel.from_bytes(path.read_bytes(), path=path, settings=Settings(**settings))
+    return TfliteModel.from_bytes(path.read_bytes(), path=path, settings=Settings(**{"overlay": False, **settings}))
 
 
 def any_expansion(program: Program, rng: random.Random, copies: int) -> Expansion:

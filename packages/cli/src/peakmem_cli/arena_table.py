@@ -30,7 +30,7 @@ def arena_table(
 
     from peakmem.arena import Placement, liveness_peak, read_table, spread, write_table
     from peakmem.arena import plan as place
-    from peakmem.arena.plan import RUNGS
+    from peakmem.arena.plan import NODES
     from peakmem.model import Refused
     from peakmem.system.files import write_atomically
     from peakmem.system.sizes import human
@@ -41,7 +41,7 @@ def arena_table(
     peak = liveness_peak(items)
     seconds = limit(time_limit)
     deadline = None if seconds is None else time.monotonic() + seconds
-    effort = RUNGS[-1]
+    effort = max(NODES)
     document: dict[str, object] = {"schema": "peakmem.arena/1", "input": str(plan), "items": len(items), "live_peak": peak}
     added: dict[str, tuple[int, ...]]
     refused: Refused | None = None

@@ -78,6 +78,7 @@ class Again:
             self._values.append(None)
             self._forms.append(_TensorForm.of(value))
         self._held: dict[int, Any] = {}
+        self._first: list[Any] | None = None
         self._file: Any = None
         self._written: list[str] = []
 
@@ -129,11 +130,14 @@ class Again:
         for i, value in enumerate(args):
             if isinstance(value, torch.Tensor) and value.untyped_storage()._cdata not in going:
                 self._values[i] = value
-        self._file = file
+        self._file, self._first = file, list(args)
         args.clear()
 
     def take(self) -> list[Any]:
-        """Arguments for one run, with the contents of the beginning."""
+        """Arguments for one run, with the contents of the beginning; the first time they are the ones given."""
+        if self._first is not None:
+            given, self._first = self._first, None
+            return given
         written = {self._names[n] for n in self._written}
         present: dict[int, Any] = {}
         for key, block in self._blocks.items():

@@ -285,7 +285,8 @@ def joint_graphs(
         names[name] = replace(layout, bytes=buffer.size, storage=root)
         if buffer.kind != "input" and owner not in callers:
             freed.append(root)
-    freed += [n for n in backward.inputs if n.startswith("tangents") and n in names]
+    # The gradient of a single number, the loss, stays with who called `backward`.
+    freed += [n for n in backward.inputs if n.startswith("tangents") and n in names and names[n].shape]
     profile = replace(profiles[1], names=names, freed=tuple(sorted(set(freed))))
     second = build_graph(backward, _with_workspaces(profile, backward, namespaces[1], effects))
     return first, second

@@ -156,8 +156,6 @@ class Dispatcher:
         return plan(args)
 
     def _first(self, key: Any, args: list[Any]) -> Any:
-        import torch
-
         begin = time.monotonic()
         name = graph_name(self.candidates[0].path)
         row = reports.GraphReport(name, threads=self._threads(), path=str(self.candidates[0].path))
@@ -184,7 +182,7 @@ class Dispatcher:
         except Exception as error:
             self._leave(row, RuntimeError(f"the arguments cannot be looked at ({type(error).__name__}: {error})"))
             return self.original(args)
-        state = torch.get_rng_state()
+        state = random_state()
         try:
             result, profile = record_profile(wrapper, self.candidates[0].namespace, args, self._effects)
         except (RuntimeMissing, NotRecorded) as error:
@@ -193,7 +191,7 @@ class Dispatcher:
         except RecordingFailed as error:
             self._leave(row, error)
             return error.result
-        after_state = torch.get_rng_state()
+        after_state = random_state()
         seen = None
         try:
             row.before = profile.measured_peak
@@ -227,14 +225,12 @@ class Dispatcher:
                 result = self._settle(key, row, found, again, state, seen)
             return result
         finally:
-            torch.set_rng_state(after_state)
+            set_random_state(after_state)
             row.seconds = time.monotonic() - begin
             reports.add(row)
 
     def _second(self, key: Any, args: list[Any]) -> Any:
         """Check what an earlier call planned, with the arguments that runs free or write set aside in a file."""
-        import torch
-
         from peakmem_inductor.arguments import Again, special, written_inputs
 
         pending = self._pending[key]
@@ -255,9 +251,9 @@ class Dispatcher:
         except Exception as error:
             self._leave(row, RuntimeError(f"the arguments cannot be set aside for the check ({type(error).__name__}: {error})"))
             return self.original(args)
-        state = torch.get_rng_state()
+        state = random_state()
         result = self.original(again.take())
-        after_state = torch.get_rng_state()
+        after_state = random_state()
         del self._pending[key]
         try:
             seen = again.seen(result)
@@ -271,18 +267,16 @@ class Dispatcher:
                 pending.tries += 1
                 self._pending[key] = pending
         finally:
-            torch.set_rng_state(after_state)
+            set_random_state(after_state)
             row.seconds += time.monotonic() - begin
             reports.add(row)
         return result
 
     # -- deciding --------------------------------------------------------------------------------------------
 
-    def _settle(self, key: Any, row: reports.GraphReport, found: _Found, again: Any, state: Any, reference: Mapping[str, bytes], tries: int = TRIES) -> Any:
+    def _settle(self, key: Any, row: reports.GraphReport, found: _Found, again: Any, state: bytes, reference: Mapping[str, bytes], tries: int = TRIES) -> Any:
         """Choose what runs from now on, and run it or the original on ``again``; returns the results for the caller,
         which have the bits of ``reference``, or are those of the original wrapper."""
-        import torch
-
         result = None
         try:
             found = self._search(found, again, state, reference)
@@ -294,11 +288,11 @@ class Dispatcher:
             self._leave(row, error if isinstance(error, PeakmemError) else RuntimeError(f"{type(error).__name__}: {error}"))
             log.debug("peakmem failed on %s", row.name, exc_info=True)
         if result is None:
-            torch.set_rng_state(state)
+            set_random_state(state)
             result = self.original(again.take())
         return result
 
-    def _search(self, first: _Found, again: Any, state: Any, reference: Mapping[str, bytes]) -> _Found:
+    def _search(self, first: _Found, again: Any, state: bytes, reference: Mapping[str, bytes]) -> _Found:
         """The best of all candidates, each recorded on the same arguments."""
         best = first
         for candidate in self.candidates[1:]:
@@ -311,10 +305,8 @@ class Dispatcher:
                 best = other
         return best
 
-    def _record(self, candidate: Candidate, first: _Found, again: Any, state: Any, reference: Mapping[str, bytes]) -> _Found | None:
+    def _record(self, candidate: Candidate, first: _Found, again: Any, state: bytes, reference: Mapping[str, bytes]) -> _Found | None:
         """Record and order another candidate; None if it is the same wrapper or computes other bits."""
-        import torch
-
         from peakmem_inductor.arguments import difference, written_inputs
         from peakmem_inductor.record import record_profile
 
@@ -323,7 +315,7 @@ class Dispatcher:
             return None
         if written_inputs(wrapper, self._effects) - written_inputs(first.wrapper, self._effects) and not again.aside:
             return None  # nothing that it writes could be brought back
-        torch.set_rng_state(state)
+        set_random_state(state)
         result, profile = record_profile(wrapper, candidate.namespace, again.take(), self._effects)
         differs = difference(reference, again.seen(result))
         if differs:
@@ -358,17 +350,15 @@ class Dispatcher:
         row.state, row.reason = ("permuted" if again is None else "recomputed"), ""
         self._plans[key] = compile_call(permuted, found.candidate.namespace, row.name)
 
-    def _check(self, key: Any, row: reports.GraphReport, found: _Found, again: Any, state: Any, reference: Mapping[str, bytes], tries: int) -> Any:
+    def _check(self, key: Any, row: reports.GraphReport, found: _Found, again: Any, state: bytes, reference: Mapping[str, bytes], tries: int) -> Any:
         """Run the permuted program on the same arguments, and take it if bits and bytes are right; returns its results, or
         None where they are not those of the original."""
-        import torch
-
         from peakmem_inductor.arguments import difference
         from peakmem_inductor.record import measure
 
         permuted = found.realized()
         problem, result = "", None
-        torch.set_rng_state(state)
+        set_random_state(state)
         try:
             result, row.measured = measure(permuted, found.candidate.namespace, again.take(), poison=True)
         except Exception as error:
@@ -394,13 +384,11 @@ class Dispatcher:
             self._take(key, row, found, permuted)
         return result
 
-    def _other_bits(self, differs: str, found: _Found, again: Any, state: Any, reference: Mapping[str, bytes]) -> str:
+    def _other_bits(self, differs: str, found: _Found, again: Any, state: bytes, reference: Mapping[str, bytes]) -> str:
         """What to say about a run of other bits: whether the unpermuted program gives the same bits twice."""
-        import torch
-
         from peakmem_inductor.arguments import difference
 
-        torch.set_rng_state(state)
+        set_random_state(state)
         if not difference(reference, again.seen(self.original(again.take()))):
             return f"{differs} has other bits in the permuted program"
         forms = found.wrapper.forms
@@ -478,6 +466,21 @@ def compile_call(wrapper: Wrapper, namespace: Mapping[str, Any], name: str) -> C
         return call
     result: Call = function
     return result
+
+
+def random_state() -> bytes:
+    """State of torch's CPU generator, in memory that its allocator does not count."""
+    import torch
+
+    state: bytes = torch.get_rng_state().numpy().tobytes()
+    return state
+
+
+def set_random_state(state: bytes) -> None:
+    """Set the state of torch's CPU generator back."""
+    import torch
+
+    torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
 
 def graph_name(path: Path) -> str:

@@ -11,12 +11,11 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from peakmem.model import Program, timeline
 
-if TYPE_CHECKING:
-    from peakmem_inductor.reporting import GraphReport
+from peakmem_inductor.rows import GraphReport
 
 ONEDNN = ("mkldnn", "convolution", "onednn")
 
@@ -168,7 +167,7 @@ def model_step(graphs: str, phases: Sequence[Phase], resident: Mapping[str, int]
     op = program.statements[v].op
     maker = "oneDNN's workspace" if any(w in op for w in ONEDNN) else f"workspace of {op}"
     add(maker, line.workspaces[v])
-    add("rounding of the text", phase.base + phase.after - sum(live.values()))
+    add("difference of the text from its statements", phase.base + phase.after - sum(live.values()))
     bounds = [p.bound if p.bound is None else p.base + p.bound for p in phases]
     return StepReport(
         graphs=graphs,

@@ -14,11 +14,12 @@ from peakmem_onnx import protos
 from peakmem_onnx.build import Ordered, Whole, build_program, replay
 from peakmem_onnx.facts import Facts, element_type
 from peakmem_onnx.graph import Graph, read_graph
-from peakmem_onnx.orders import file_order
+from peakmem_onnx.orders import default_order, file_order
 from peakmem_onnx.parts import part_of
 from peakmem_onnx.planned import planned_size
+from peakmem_onnx.replaying import Places, recorded
 from peakmem_onnx.rewrite import permute
-from peakmem_onnx.ways import ARENA, PORTABLE, RECIPE, Way
+from peakmem_onnx.ways import ARENA, PORTABLE, RECIPE, REPLAY, Way
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,10 @@ class Origin:
         One more, for comparing values: other than the first in every input whose value is not fixed; None where all are.
     session : tuple of str
         The user's own settings, as given; see `peakmem_onnx.process.parse_session`.
+    language : str
+        Of the snippet: "c", or "auto" for what goes with the deployment.
+    all_levels : bool
+        Whether totals of all levels are told.
     limit : int
         Seconds that a run may take.
     repeats : int
@@ -67,6 +72,8 @@ class Origin:
     version: str
     contrast: dict[str, Any] | None = None
     session: tuple[str, ...] = ()
+    language: str = "auto"
+    all_levels: bool = False
     limit: int = 0
     repeats: int = 0
 
@@ -93,6 +100,8 @@ class Artifact:
         The file order of the top level, which makes a default session run the nodes as they stand here.
     written : list of Path
         Where it was saved.
+    regions : list of int
+        Bytes of the planned arena in which it was measured to make the smaller process; none or one.
     levelled : dict of str to Artifact
         The same source at other levels, as far as they were asked for.
     """
@@ -106,6 +115,7 @@ class Artifact:
     given: bool = False
     numbering: tuple[int, ...] = ()
     written: list[Path] = field(default_factory=list, repr=False)
+    regions: list[int] = field(default_factory=list, repr=False)
     levelled: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -141,7 +151,23 @@ class Artifact:
     @property
     def session(self) -> dict[str, Any]:
         """What the child is told to run this file in its way."""
-        return {**self.way.session, **({"chunk": self.predicted_bytes} if self.way is ARENA else {})}
+        more: dict[str, Any] = {}
+        if self.way is ARENA:
+            more["chunk"] = self.predicted_bytes
+        elif self.way is REPLAY:
+            more["replay"] = self.places.job()
+        return {**self.way.session, **more}
+
+    @property
+    def runs_source(self) -> bool:
+        """Whether its order is run by a session that optimizes the source itself, as sessions do today."""
+        return self.way is PORTABLE and self.given and bool(self.origin.source)
+
+    @cached_property
+    def places(self) -> Places:
+        """Where the requests of a run of this file go; recorded in a run with the first set of inputs."""
+        origin = self.origin
+        return recorded(self.serialized(), origin.feeds[0], {"level": "none", "threads": origin.threads, "external": origin.external})
 
     @property
     def program(self) -> Program:
@@ -149,8 +175,8 @@ class Artifact:
 
     def executed(self, graph: Graph) -> tuple[int, ...]:
         """The order in which a level is run."""
-        # Where the given order is run, the source is, and all levels stand as that was seen to run.
-        if self.way is PORTABLE and (self.given or (self.numbering and graph is self.graph)):
+        # Where the source is run, all levels stand as that was seen to run.
+        if self.runs_source or (self.numbering and graph is self.graph):
             return file_order(graph)
         return self.way.order(graph, None)
 
@@ -163,7 +189,14 @@ class Artifact:
         """Peak of the quantity, replayed for the order executed."""
         if self.way is ARENA:
             return planned_size(self.graph, self.facts, self.executed(self.graph))
+        if self.way is REPLAY:
+            return self.places.total
         return self.bytes_under(self.way, self.executed)
+
+    @property
+    def native_region(self) -> int:
+        """Bytes of the region of a planned arena for sessions of the C interface: default order, memory reuse on."""
+        return planned_size(self.graph, self.facts, default_order(self.graph), reuse=True)
 
     @cached_property
     def weight_bytes(self) -> int:

@@ -167,13 +167,18 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
     import numpy as np
 
     data = Path(job["model"]).read_bytes()
-    options = options_for(job)
-    if job.get("profile") and not job.get("nodes"):
+    options = None if job.get("capi") else options_for(job)
+    if job.get("profile") and options is not None and not job.get("nodes"):
         options.enable_profiling = True
         options.profile_file_prefix = job["profile"]
     session: Any
     loading: list[int] = []
-    if job.get("nodes"):
+    if job.get("capi"):
+        from peakmem_onnx.capi import Session
+
+        session, loading = _traced(lambda: Session(job))
+        names = session.outputs()
+    elif job.get("nodes"):
         from peakmem_onnx.nodewise import NodeByNode
 
         session = NodeByNode(data, lambda single: open_session(single, options), job["types"])
@@ -187,16 +192,19 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
     held: list[int] = []
     trace: list[int] = []
     outputs: dict[str, Any] = {}
+    replayed: list[dict[str, int]] = []
     for index, feeds in enumerate(_all_feeds(job)):
         peaks.append([])
         copied = 0
+        if job.get("replay"):
+            session.arm()
         if job.get("nodes"):
             run, given = session.run, session.take(feeds)
         else:
             run, given = partial(session.run, None), feeds
             # The Python binding copies texts into tensors of its own for the length of the run; the caller's, so not
             # counted.
-            copied = sum(-(-32 * array.size // 64) * 64 for array in feeds.values() if array.dtype == object)
+            copied = sum(-(-32 * array.size // 64) * 64 for array in feeds.values() if isinstance(array, np.ndarray) and array.dtype == object)
         for turn in range(2):
             if counter is not None:
                 room = TRACE_ROOM if job.get("trace") else 0
@@ -214,7 +222,9 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
             else:
                 values = run(given)
             if turn == 0:
-                arrays = [v.numpy() for v in values.values()] if job.get("nodes") else values
+                arrays = values
+                if job.get("nodes") or job.get("capi"):
+                    arrays = [v.numpy() for v in (values.values() if job.get("nodes") else values)]
                 for name, value in zip(names, arrays, strict=True):
                     if isinstance(value, np.ndarray) and value.dtype != object:
                         outputs[f"{index}/{name}"] = value.copy() if planned else value
@@ -223,7 +233,12 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
                 del arrays, value
             if not planned:  # else they are held to the end of the next run, as most programs do
                 del values
+        if job.get("replay"):
+            replayed.append(session.counts())
     answer: dict[str, Any] = {"peaks": peaks, "held": held, "counted": counter is not None, "trace": trace}
+    if job.get("replay"):  # of the inputs planned for: their part of the block, and what comes from the C library beside
+        answer["replayed"] = replayed
+        answer["taken"] = replayed[0]["touched"] + peaks[0][1]
     if job.get("chunk"):  # what the arena took from the system: its region, and others if that was too small
         answer["taken"] = sum(size for size in loading if size == job["chunk"]) + sum(held)
     if job.get("nodes"):
@@ -238,6 +253,19 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
         np.savez(job["outputs"], **{str(i): outputs[key] for i, key in enumerate(keys)})
         answer["keys"] = keys
     return answer
+
+
+def record(job: dict[str, Any]) -> dict[str, Any]:
+    """What a run of a session of the C interface asks for and gives back, as `peakmem_onnx.capi.Session.recorded` has it.
+
+    The second run is taken: the first may make room that threads keep.
+    """
+    from peakmem_onnx.capi import Session
+
+    session = Session(job)
+    (feeds,) = _all_feeds(job)
+    session.run(None, feeds)
+    return {"trace": session.recorded(feeds, TRACE_ROOM)}
 
 
 def values(job: dict[str, Any]) -> dict[str, Any]:
@@ -268,13 +296,21 @@ def process(job: dict[str, Any]) -> dict[str, Any]:
     import gc
     import time
 
-    import onnxruntime as ort
-
+    open_one: Callable[[], Any]
     (feeds,) = _all_feeds(job)
-    options = options_for(job)
+    if job.get("capi"):
+        from peakmem_onnx import capi
+
+        api = capi.Interface()
+        open_one = partial(capi.Session, job, api)
+    else:
+        import onnxruntime as ort
+
+        options = options_for(job)
+        open_one = partial(ort.InferenceSession, job["model"], options, providers=["CPUExecutionProvider"])
     base = _resident("VmRSS")
     _forget_peak()
-    session = ort.InferenceSession(job["model"], options, providers=["CPUExecutionProvider"])
+    session = open_one()
     load = _resident("VmHWM") - base
     gc.collect()
     before = _resident("VmRSS")
@@ -288,7 +324,7 @@ def process(job: dict[str, Any]) -> dict[str, Any]:
         seconds.append(time.process_time() - begin)
         del values
     growth = _resident("VmHWM") - before
-    return {"load": load, "growth": growth, "peak": max(load, before - base + growth), "seconds": min(seconds)}
+    return {"load": load, "growth": growth, "peak": max(load, before - base + growth), "loaded": before - base, "seconds": min(seconds)}
 
 
 def _resident(key: str) -> int:
@@ -363,15 +399,21 @@ def _all_feeds(job: dict[str, Any]) -> list[dict[str, Any]]:
 def _feeds(path: str) -> dict[str, Any]:
     import numpy as np
 
+    feeds: dict[str, Any] = {}
     with np.load(path, allow_pickle=False) as archive:
-        names = json.loads(str(archive["names"]))
-        return {
-            name: archive[str(i)].astype(object) if archive[str(i)].dtype.kind == "U" else archive[str(i)]
-            for i, name in enumerate(names)
-        }
+        for i, (name, number) in enumerate(zip(json.loads(str(archive["names"])), archive["types"], strict=True)):
+            array = archive[str(i)]
+            if number:  # an element type that numpy has not by itself
+                import onnxruntime as ort
+
+                feeds[name] = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, int(number))
+            else:
+                feeds[name] = array.astype(object) if array.dtype.kind == "U" else array
+    return feeds
 
 
-JOBS = {"compile": compile_model, "describe": describe, "statistics": statistics, "measure": measure, "values": values, "process": process, "load": load}
+JOBS = {"compile": compile_model, "describe": describe, "statistics": statistics, "measure": measure, "values": values, "process": process,
+        "record": record, "load": load}
 
 
 def _stand_still(arguments: list[str]) -> None:

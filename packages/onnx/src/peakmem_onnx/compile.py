@@ -8,26 +8,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from peakmem.model import InputError, RuntimeFailed, UsageError
+from peakmem.model import InputError, RuntimeFailed, RuntimeMissing, UsageError
 from peakmem.system.sizes import human
 
 from peakmem_onnx import protos
 from peakmem_onnx.artifact import Artifact, Origin
 from peakmem_onnx.facts import Facts, collect, levels
-from peakmem_onnx.feeds import contrast_of, make_feeds, parse_feeds, write_feeds
+from peakmem_onnx.feeds import contrast_of, make_feeds, parse_feeds, read_inputs, shapes_of, write_feeds
 from peakmem_onnx.graph import Graph, read_graph
 from peakmem_onnx.orders import default_order, file_order, priority_order
+from peakmem_onnx.planned import LARGEST_REGION
+from peakmem_onnx.portable import numbering_of
 from peakmem_onnx.process import parse_session
+from peakmem_onnx.replaying import unavailable
 from peakmem_onnx.rewrite import permute_level
 from peakmem_onnx.rules import LEVELS
 from peakmem_onnx.runtime import ask, require_runtime, scratch
-from peakmem_onnx.ways import ARENA, NODES, PORTABLE, RECIPE, Way, way_of
+from peakmem_onnx.ways import ARENA, NODES, RECIPE, REPLAY, Way, way_of
 
 GROWN = 0.1
 """Part of weights and activations by which constants must grow before other levels are looked at."""
-
-LARGEST_REGION = 1 << 31
-"""ONNX Runtime takes the size of an arena's first region as a signed number of 32 bits."""
 
 A = TypeVar("A", bound=Artifact)
 
@@ -59,16 +59,23 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
     dims = protos.parse_dims(options.get("dim", ()))
     shapes = protos.parse_shapes(options.get("shape", ()))
     fixed = parse_feeds(options.get("feed", ()))
-    deploy, executor = str(options.get("deploy", "python")), str(options.get("executor", "ort"))
-    if deploy != "python" and executor == "nodes":
+    deploy, executor = str(options.get("deploy", "auto")), str(options.get("executor", "ort"))
+    if deploy not in ("auto", "python") and executor == "nodes":
         raise UsageError(f"--executor nodes: runs every node alone, which --deploy {deploy} does not do; give one of them")
     way = way_of(deploy, executor)
+    if way is REPLAY and (why := unavailable()):
+        raise RuntimeMissing(f"--deploy replay: what a session asks for cannot be recorded: {why}")
+    if options.get("snippet_language") == "c" and deploy not in ("arena", "replay"):
+        raise UsageError("--snippet-language c: goes with --deploy arena; the texts of replay and portable are for C and C++ at any rate")
     session = tuple(options.get("session", ()))
     parse_session(session)
     marker = protos.read_marker(proto)
+    arrays = read_inputs(options.get("inputs", ()))
+    # What is said wins; a contradiction is told by name when the arrays are looked at.
+    shapes = {**shapes_of(arrays, proto), **shapes}
     # A file that peakmem wrote has its dimensions fixed; their names went with that.
     protos.fix_dimensions(proto, dims if marker is None else {}, shapes, path)
-    sets = make_feeds(proto, fixed, path)
+    sets = make_feeds(proto, fixed, path, arrays)
     notes: list[str] = []
     source = b""
     if marker is None:
@@ -85,8 +92,10 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
         blank=not options.get("no_blank_unread"),
         blanked=(),
         version=version,
-        contrast=contrast_of(sets[0], fixed),
+        contrast=contrast_of(sets[0], fixed, tuple(arrays[0]) if arrays else ()),
         session=session,
+        language=str(options.get("snippet_language", "auto")),
+        all_levels=bool(options.get("all_levels")),
         limit=int(options.get("run_limit", 0)),
         repeats=int(options.get("repeats", 0)),
     )
@@ -95,12 +104,15 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
             notes.append(f"the model was optimized by onnxruntime {marker.get('onnxruntime')}, {version} runs it now")
         if protos.name_nodes(proto):
             notes.append("nodes without a unique name were given one")
-    proto, origin, facts = _studied(proto, origin, way, notes)
+    proto, origin, facts = _studied_lower(proto, origin, way, notes)
     numbering: tuple[int, ...] = ()
-    if marker is not None and way is PORTABLE:
-        order = default_order(read_graph(proto.graph))
+    if way.numbered and (marker is not None or way is REPLAY):
+        graph = read_graph(proto.graph)
+        given = file_order(graph) if marker is not None else numbering_of(graph, file_order(graph))
+        order = default_order(graph, given)
         permute_level(proto.graph, order)
-        numbering = tuple(sorted(range(len(order)), key=order.__getitem__))
+        place = {v: i for i, v in enumerate(order)}
+        numbering = tuple(place[v] for v in given)
     model = kind(proto, facts, origin, digest, tuple(notes), way, marker is None, numbering)
     if way is ARENA and model.predicted_bytes >= LARGEST_REGION:
         raise InputError(
@@ -135,8 +147,30 @@ def at_level(model: A, level: str) -> A:
     proto, origin, facts = _studied(None, replace(model.origin, level=level, blanked=()), model.way, notes)
     return replace(
         model, proto=proto, facts=facts, origin=origin, remarks=tuple(notes), given=True, numbering=(), written=[],
-        levelled={},
+        regions=[], levelled={},
     )
+
+
+def _studied_lower(proto: Any, origin: Origin, way: Way, notes: list[str]) -> tuple[Any, Origin, Facts]:
+    """`_studied`; where ONNX Runtime cannot optimize the source at its level, at the highest one below at which it can.
+
+    Its optimizer gives up on models whose branches do not all fit the dimensions, which it runs all the same.
+    """
+    try:
+        return _studied(proto, origin, way, notes)
+    except InputError as error:
+        if not origin.source:
+            raise
+        first = error
+    for level in reversed(LEVELS[: LEVELS.index(origin.level)]):
+        told = list(notes)
+        try:
+            found = _studied(proto, replace(origin, level=level), way, told)
+        except InputError:
+            continue
+        notes[:] = [*told, f"the level is {level} instead of {origin.level}: {str(first).removeprefix(f'{origin.path}: ')}"]
+        return found
+    raise first
 
 
 def _studied(proto: Any, origin: Origin, way: Way, notes: list[str]) -> tuple[Any, Origin, Facts]:
@@ -161,9 +195,8 @@ def _studied(proto: Any, origin: Origin, way: Way, notes: list[str]) -> tuple[An
                 what, advice = f"what it makes of it at --ort-level {origin.level}", "; try --ort-level none"
             raise InputError(f"{path}: onnxruntime {origin.version} cannot load or run {what}: {error}{advice}") from None
     if facts.unknown:
-        notes.append(
-            "ONNX Runtime does not tell all shapes of " + ", ".join(facts.unknown) + "; these bodies are not charged"
-        )
+        more = f" and {len(facts.unknown) - 3} more" if len(facts.unknown) > 3 else ""
+        notes.append(f"ONNX Runtime does not tell all shapes of {', '.join(facts.unknown[:3])}{more}; these bodies are not charged")
     return proto, origin, facts
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,84 +12,7 @@ from peakmem.model import Refused
 from peakmem_onnx import protos
 from peakmem_onnx.graph import Graph, read_graph
 from peakmem_onnx.orders import default_order, file_order
-from peakmem_onnx.ways import ARENA, NODES, PORTABLE, RECIPE, Way, way_of
-
-_SNIPPET = """\
-import onnxruntime as ort
-options = ort.SessionOptions()
-options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # the file is optimized already
-options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-options.execution_order = ort.ExecutionOrder.PRIORITY_BASED  # run the file's order
-options.enable_cpu_mem_arena = False
-options.enable_mem_pattern = False
-options.enable_mem_reuse = False
-options.intra_op_num_threads = {threads}
-session = ort.InferenceSession({path!r}, options, providers=["CPUExecutionProvider"])
-"""
-
-
-_ARENA = """\
-import onnxruntime as ort
-# One arena for the process, with one region that is just large enough for a run; its sessions run one at a time.
-memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
-ort.create_and_register_allocator(
-    memory, ort.OrtArenaCfg({{"initial_chunk_size_bytes": {chunk}, "max_dead_bytes_per_chunk": 1}})
-)
-options = ort.SessionOptions()
-options.add_session_config_entry("session.use_env_allocators", "1")
-options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # the file is optimized already
-options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-options.execution_order = ort.ExecutionOrder.PRIORITY_BASED  # run the file's order
-options.enable_mem_pattern = False
-options.enable_mem_reuse = False
-options.intra_op_num_threads = {threads}
-session = ort.InferenceSession({path!r}, options, providers=["CPUExecutionProvider"])
-"""
-
-_PORTABLE = """\
-// The file is optimized already, so ONNX Runtime must not optimize it again; arena and memory patterns stay off.
-// C++
-Ort::SessionOptions options;
-options.SetGraphOptimizationLevel(ORT_DISABLE_ALL);
-options.SetExecutionMode(ORT_SEQUENTIAL);
-options.DisableCpuMemArena();
-options.DisableMemPattern();
-options.SetIntraOpNumThreads({threads});
-Ort::Session session(env, ORT_TSTR({text}), options);
-
-// C, with const OrtApi* ort; every call returns an OrtStatus* to be checked
-OrtSessionOptions* options;
-ort->CreateSessionOptions(&options);
-ort->SetSessionGraphOptimizationLevel(options, ORT_DISABLE_ALL);
-ort->SetSessionExecutionMode(options, ORT_SEQUENTIAL);
-ort->DisableCpuMemArena(options);
-ort->DisableMemPattern(options);
-ort->SetIntraOpNumThreads(options, {threads});
-ort->CreateSession(env, ORT_TSTR({text}), options, &session);
-
-// JavaScript (onnxruntime-node)
-const session = await ort.InferenceSession.create({text}, {{
-  executionProviders: ["cpu"],
-  graphOptimizationLevel: "disabled",
-  executionMode: "sequential",
-  enableCpuMemArena: false,
-  enableMemPattern: false,
-  intraOpNumThreads: {threads},
-}});
-"""
-_NODES = """\
-# {path} was measured node by node. A session reaches its order and bytes only where it honours the recipe's options;
-# peakmem verify without --executor nodes tells.
-"""
-
-
-def snippet(path: str, *, threads: int = 1, way: Way = RECIPE, chunk: int = 0) -> str:
-    """Lines that open the session; for Python see `session` for the same as a function."""
-    if way is PORTABLE:
-        return _PORTABLE.format(text=json.dumps(path), threads=threads)
-    if way is ARENA:
-        return _ARENA.format(path=path, threads=threads, chunk=chunk)
-    return (_NODES.format(path=path) if way is NODES else "") + _SNIPPET.format(path=path, threads=threads)
+from peakmem_onnx.ways import ARENA, RECIPE, Way, way_of
 
 
 def session(
@@ -99,6 +21,7 @@ def session(
     threads: int | None = None,
     check: bool = False,
     feeds: Mapping[str, Any] | None = None,
+    arena: int = 0,
     **settings: Any,
 ) -> Any:
     """An ``onnxruntime.InferenceSession`` that runs the file's order with the memory it was optimized for.
@@ -113,6 +36,8 @@ def session(
         First run the model once in a profiled session and compare the executed order with the one intended.
     feeds : mapping, optional
         Inputs for that run; by default random ones made from the inputs' types.
+    arena : int
+        Bytes of a planned arena for a file that was not written for one; `peakmem optimize` tells them where it pays.
     **settings
         Further attributes of ``onnxruntime.SessionOptions``.
 
@@ -131,8 +56,10 @@ def session(
     recipe = protos.read_marker(proto) or {}
     count = threads if threads is not None else int(recipe.get("threads", 1))
     way = way_of(str(recipe.get("deploy", "python")), "ort")
+    if arena and way is RECIPE:
+        way = ARENA
     if way is ARENA:
-        _register(path, int(recipe.get("chunk", 0)))
+        _register(path, arena or int(recipe.get("chunk", 0)))
     if check:
         _check(path, proto, count, way, feeds, settings)
     import onnxruntime as ort
@@ -198,7 +125,7 @@ def _check(
         probe = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         probe.run(None, inputs)
         executed = executed_order(Path(probe.end_profiling()))
-    difference = order_difference(read_graph(proto.graph), executed, default_order if way is PORTABLE else file_order)
+    difference = order_difference(read_graph(proto.graph), executed, default_order if way.numbered else file_order)
     if difference:
         raise Refused(f"{path}: {difference}")
 

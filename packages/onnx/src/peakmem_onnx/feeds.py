@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,39 @@ def parse_feeds(items: Sequence[str]) -> dict[str, str]:
     return result
 
 
-def make_feeds(proto: Any, fixed: Mapping[str, str], path: Path) -> list[dict[str, Any]]:
-    """Sets of inputs, the first one from a seeded generator.
+def read_inputs(files: Sequence[str]) -> list[dict[str, Any]]:
+    """Arrays by the names of inputs, one set a file (``.npz``).
+
+    Raises
+    ------
+    UsageError
+        For a file that is not there or holds something else.
+    """
+    import numpy as np
+
+    sets = []
+    for name in files:
+        try:
+            with np.load(name, allow_pickle=False) as archive:
+                if not isinstance(archive, np.lib.npyio.NpzFile):
+                    raise ValueError("it holds one array without a name; save it with numpy.savez(file, INPUT=array)")
+                sets.append({key: archive[key] for key in archive.files})
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise UsageError(f"--inputs {name}: cannot be read as arrays of numpy (.npz): {' '.join(told.split())}") from None
+    return sets
+
+
+def shapes_of(sets: Sequence[Mapping[str, Any]], proto: Any) -> dict[str, list[int]]:
+    """Shapes that the first set gives to inputs of a model."""
+    names = {value.name for value in real_inputs(proto.graph)}
+    return {name: list(array.shape) for name, array in (sets[0] if sets else {}).items() if name in names}
+
+
+def make_feeds(
+    proto: Any, fixed: Mapping[str, str], path: Path, given: Sequence[Mapping[str, Any]] = ()
+) -> list[dict[str, Any]]:
+    """Sets of inputs: those given, or else the first one from a seeded generator, which also fills what a set leaves out.
 
     Floats are standard normal, whole numbers and truth values 0 or 1. Where a single whole number is compared with
     constants (a sampling rate, a mode) there is one more set for each of them, so that both branches of an If run.
@@ -49,6 +81,10 @@ def make_feeds(proto: Any, fixed: Mapping[str, str], path: Path) -> list[dict[st
     for name in fixed:
         if name not in names:
             raise UsageError(f"{path}: has no input {name!r} (--feed); its inputs are {', '.join(names)}")
+    for index, arrays in enumerate(given):
+        for name in arrays:
+            if name not in names:
+                raise UsageError(f"{path}: has no input {name!r} (--inputs, set {index}); its inputs are {', '.join(names)}")
     generator = np.random.default_rng(SEED)
     base: dict[str, Any] = {}
     single: dict[str, Any] = {}
@@ -61,13 +97,18 @@ def make_feeds(proto: Any, fixed: Mapping[str, str], path: Path) -> list[dict[st
             raise InputError(f"{path}: input {value.name!r} has the unknown element type {tensor.elem_type}") from None
         if dtype.kind == "O":
             dtype = np.dtype("U8")
-        if dtype.kind not in "fiubcU":
+        if dtype.kind not in "fiubcU" and tensor.elem_type not in _by_number():
             kind = onnx.TensorProto.DataType.Name(tensor.elem_type)
             raise InputError(f"{path}: input {value.name!r} is of type {kind}, which cannot be fed from numpy")
         size = math.prod(shape) * dtype.itemsize
         if size > LARGEST:
             raise InputError(f"{path}: input {value.name!r} would take {size} bytes, more than runs are made with; give it other dimensions")
-        if value.name in fixed:
+        if given and value.name in given[0]:
+            for index, arrays in enumerate(given):
+                if value.name in arrays:
+                    _fitting(arrays[value.name], shape, dtype, f"{path}: input {value.name!r} (--inputs, set {index})")
+            array = given[0][value.name]
+        elif value.name in fixed:
             text = fixed[value.name]
             try:
                 # numpy takes every text that is not empty for true
@@ -79,35 +120,69 @@ def make_feeds(proto: Any, fixed: Mapping[str, str], path: Path) -> list[dict[st
             if dtype.kind in "iu" and array.size == 1:
                 single[value.name] = dtype
         base[value.name] = np.asarray(array)
-    sets = [base]
+    sets = [base, *({**base, **arrays} for arrays in given[1:])]
     for name, number in _compared(proto, set(single)):
         sets.append({**base, name: np.full(base[name].shape, number).astype(single[name])})
     return sets
 
 
-def contrast_of(feeds: Mapping[str, Any], fixed: Mapping[str, str]) -> dict[str, Any] | None:
+def _fitting(array: Any, shape: Sequence[int], dtype: Any, what: str) -> None:
+    """`UsageError` unless an array of the user's is what the model takes."""
+    if array.dtype != dtype and not array.dtype.kind == dtype.kind == "U":
+        raise UsageError(f"{what} is of type {array.dtype}, and the model takes {'texts' if dtype.kind == 'U' else dtype}")
+    if array.shape != tuple(shape):
+        told = ",".join(map(str, array.shape))
+        raise UsageError(
+            f"{what} has the shape {told or '()'}, and memory is planned for {','.join(map(str, shape)) or '()'}; one file is planned for one shape"
+        )
+
+
+def _by_number() -> dict[int, bool]:
+    """Element types that numpy has not by itself, by ONNX's number: whether two elements share a byte."""
+    types = import_onnx().TensorProto
+    names = {"BFLOAT16": False, "FLOAT8E4M3FN": False, "FLOAT8E4M3FNUZ": False, "FLOAT8E5M2": False, "FLOAT8E5M2FNUZ": False,
+             "INT4": True, "UINT4": True}
+    return {getattr(types, name): packed for name, packed in names.items() if hasattr(types, name)}
+
+
+def contrast_of(feeds: Mapping[str, Any], fixed: Mapping[str, str], given: Sequence[str] = ()) -> dict[str, Any] | None:
     """A set that differs from ``feeds`` in every input that is not fixed; None where all inputs are.
 
-    Whole numbers and truth values become the other one of 0 and 1 (what is fixed, and sizes, stay), floats are drawn anew.
+    Whole numbers and truth values become the other one of 0 and 1 (what is fixed or ``given``, and sizes, stay), floats are drawn
+    anew.
     """
     import numpy as np
 
     generator = np.random.default_rng(SEED + 1)
     result = {}
     for name, array in feeds.items():
-        if name in fixed:
+        real = array.dtype.kind in "fc" or _is_real(array.dtype)
+        if name in fixed or (name in given and not real):
             result[name] = array
-        elif array.dtype.kind in "fc":
+        elif real:
             result[name] = _random(generator, array.shape, array.dtype)
         else:
             result[name] = (1 - array.astype(np.int64)).astype(array.dtype)
-    return result if any(name not in fixed and array.size for name, array in feeds.items()) else None
+    return result if any(result[name] is not array and array.size for name, array in feeds.items()) else None
+
+
+def _is_real(dtype: Any) -> bool:
+    """Whether an element type that numpy has not by itself is one of floating-point numbers."""
+    if dtype.kind != "V":
+        return False
+    import ml_dtypes
+
+    try:
+        ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    except ValueError:
+        return False
+    return True
 
 
 def _random(generator: Any, shape: Sequence[int], dtype: Any) -> Any:
     import numpy as np
 
-    if dtype.kind == "f":
+    if dtype.kind == "f" or _is_real(dtype):
         array = generator.standard_normal(shape).astype(dtype)
     elif dtype.kind == "c":
         array = (generator.standard_normal(shape) + 1j * generator.standard_normal(shape)).astype(dtype)
@@ -139,6 +214,24 @@ def _compared(proto: Any, names: set[str]) -> list[tuple[str, int]]:
     return sorted(found)
 
 
+def _number(dtype: Any) -> int:
+    return int(import_onnx().helper.np_dtype_to_tensor_dtype(dtype))
+
+
+def _raw(array: Any) -> Any:
+    """An array of an element type of numpy's own with the same bytes; of packed ones the first half of the bytes counts."""
+    import numpy as np
+
+    if array.dtype.kind != "V":
+        return array
+    raw = np.ascontiguousarray(array).view(np.uint16 if array.dtype.itemsize == 2 else np.uint8).reshape(array.shape)
+    if _by_number()[_number(array.dtype)]:
+        flat = np.append(raw.reshape(-1), np.zeros(raw.size % 2, np.uint8)) & 15
+        half = flat[::2] | flat[1::2] << 4
+        raw = np.append(half, np.zeros(raw.size - half.size, np.uint8)).reshape(array.shape)
+    return raw
+
+
 def write_feeds(sets: Sequence[Mapping[str, Any]], folder: Path) -> list[str]:
     """Store the sets where a child can read them; the file names."""
     import numpy as np
@@ -146,7 +239,8 @@ def write_feeds(sets: Sequence[Mapping[str, Any]], folder: Path) -> list[str]:
     paths = []
     for index, feeds in enumerate(sets):
         path = folder / f"feeds{index}.npz"
-        arrays = {str(i): array for i, array in enumerate(feeds.values())}
-        np.savez(path, names=np.array(json.dumps(list(feeds))), **arrays)
+        arrays = {str(i): _raw(array) for i, array in enumerate(feeds.values())}
+        types = [_number(array.dtype) if array.dtype.kind == "V" else 0 for array in feeds.values()]
+        np.savez(path, names=np.array(json.dumps(list(feeds))), types=np.array(types, np.int64), **arrays)
         paths.append(str(path))
     return paths

@@ -38,6 +38,15 @@ OPTIONS = (
         metavar="INPUT=VALUE",
     ),
     Option(
+        "inputs",
+        "text",
+        "Arrays to run the model with, by the names of its inputs (numpy.savez); several files are several sets. The first one "
+        "fixes the shapes.",
+        default=(),
+        multiple=True,
+        metavar="FILE.npz",
+    ),
+    Option(
         "threads",
         "int",
         "Intra-op threads of every session; workspace and bits may depend on it.",
@@ -67,6 +76,12 @@ OPTIONS = (
         metavar="N",
     ),
     Option(
+        "all-levels",
+        "flag",
+        "Tell what the model takes in all (constants, loading, runs) at every --ort-level, and at which it takes least.",
+        default=False,
+    ),
+    Option(
         "no-blank-unread",
         "flag",
         "Keep the names of outputs that nobody reads; ONNX Runtime then holds them to the end of the run.",
@@ -75,10 +90,19 @@ OPTIONS = (
     Option(
         "deploy",
         "choice",
-        "Where the file will run: in Python, whose sessions can be told to run a file's order; there in an arena whose one "
-        "region is planned; or portably (C, C++, JavaScript), where the default order and memory reuse stay.",
-        default="python",
-        choices=("python", "arena", "portable"),
+        "How the file will run: in Python with its settings, or there in a planned arena where that is measured to make the smaller "
+        "process (auto); in Python, whose sessions can be told to run a file's order; there in an arena whose one "
+        "region is planned; or portably (C, C++, JavaScript), where the default order and memory reuse stay; or by replay (C, C++), "
+        "with an allocator that gives every request of a run its planned place.",
+        default="auto",
+        choices=("auto", "python", "arena", "portable", "replay"),
+    ),
+    Option(
+        "snippet-language",
+        "choice",
+        "Language of the snippet of a planned arena: Python, or one text for C and C++ (whose region has another size).",
+        default="auto",
+        choices=("auto", "c"),
     ),
     Option(
         "executor",

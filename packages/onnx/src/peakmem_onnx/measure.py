@@ -9,7 +9,7 @@ from peakmem.frontends import Progress, Verification
 from peakmem.model import RuntimeFailed, UsageError
 from peakmem.system.sizes import in_bytes
 
-from peakmem_onnx import process
+from peakmem_onnx import process, totals
 from peakmem_onnx.artifact import Artifact
 from peakmem_onnx.deploy import order_difference
 from peakmem_onnx.feeds import write_feeds
@@ -17,7 +17,7 @@ from peakmem_onnx.rules import RANDOM
 from peakmem_onnx.runtime import ask, counting_library, require_runtime, scratch, uncounted
 from peakmem_onnx.structure import comparable
 from peakmem_onnx.values import Values, compare_values
-from peakmem_onnx.ways import ARENA, NODES, PORTABLE, RECIPE
+from peakmem_onnx.ways import ARENA, NODES, PORTABLE, RECIPE, REPLAY
 
 GIVEN, NEW, DIRECT, DEFAULTS = "the given order", "the new order", "the direct session", "ONNX Runtime's defaults"
 GIVEN_REUSE, NEW_REUSE = "the given file in a default session", "the new file in a default session"
@@ -39,9 +39,9 @@ def verify(model: Artifact, other: Artifact, *, progress: Progress | None = None
     model, other, relevelled = comparable(model, other)
     if _signature(model) != _signature(other):
         raise UsageError(f"{other.path}: has other inputs than {model.path}; they are not two forms of one model")
-    if model.way is RECIPE and other.origin.recipe.get("deploy") == "portable" and not other.origin.source:
-        raise UsageError(f"{other.path}: was made for default sessions; say --deploy portable")
-    way, direct = model.way, _runs_source(model)
+    if model.way is RECIPE and other.origin.recipe.get("deploy") in ("portable", "replay") and not other.origin.source:
+        raise UsageError(f"{other.path}: was made for default sessions; say --deploy {other.origin.recipe['deploy']}")
+    way, direct = model.way, model.runs_source
     library = counting_library()
     runs: dict[str, dict[str, Any]] = {}
     failures: list[str] = []
@@ -50,9 +50,9 @@ def verify(model: Artifact, other: Artifact, *, progress: Progress | None = None
         steps = _steps(model, other, folder, statistics=library is None)
         if progress is not None:
             progress("running " + ", ".join(steps))
-        together = [name for name, step in steps.items() if "chunk" not in step]
+        together = [name for name, step in steps.items() if not step.keys() & {"chunk", "replay"}]
         runs.update(zip(together, ask(folder, [steps[name] for name in together], preload=library), strict=True))
-        for name in steps.keys() - set(together):  # a process has one planned arena
+        for name in steps.keys() - set(together):  # a process has one planned arena, and one allocator
             runs[name] = ask(folder, [steps[name]], preload=library)[0]
         runs = {name: runs[name] for name in steps}
         for name, one in ((GIVEN, model), (NEW, other)):
@@ -80,11 +80,11 @@ def verify(model: Artifact, other: Artifact, *, progress: Progress | None = None
     peaks = {
         name: run.get("taken", max(again for _, again in run["peaks"])) for name, run in runs.items() if run["counted"]
     }
-    once = max((first_run - again for first_run, again in runs[GIVEN]["peaks"]), default=0) if peaks and way is not ARENA else 0
+    once = max((first_run - again for first_run, again in runs[GIVEN]["peaks"]), default=0) if peaks and way not in (ARENA, REPLAY) else 0
     if once > 0:
         notes.append(f"the first run of a process takes {once} bytes more, scratch that ONNX Runtime's threads then keep")
     details: dict[str, Any] = {"executed_order": "exact" if exact else "differs"}
-    if not peaks and way in (NODES, ARENA):
+    if not peaks and way in (NODES, ARENA, REPLAY):
         notes.append(f"allocations were not counted ({uncounted()})")
     elif not peaks:
         told = {name: runs[name + STATISTICS]["arena_peak"] for name in (GIVEN, NEW)}
@@ -123,6 +123,14 @@ def verify(model: Artifact, other: Artifact, *, progress: Progress | None = None
             f"without them the new file is the worse one: {in_bytes(peaks[GIVEN_REUSE])} -> {in_bytes(peaks[NEW_REUSE])} in a "
             "default session without arena; --deploy portable writes files for such sessions"
         )
+    if way is REPLAY:
+        others = [counts["misses"] for counts in runs[NEW]["replayed"][1:]]
+        if any(others):
+            notes.append(f"{sum(others)} requests of runs with the other input sets had no place in the plan and came from the C library")
+    if model.origin.all_levels:
+        found_levels, told_levels = totals.totals(model, progress=progress)
+        details["levels"] = totals.document(found_levels)
+        notes.extend([*told_levels, *totals.sentences(found_levels)])
     rows = _processes(model, other, notes, progress)
     details["process"] = process.document(rows)
     against = "the direct session" if first == DIRECT or direct else first
@@ -171,7 +179,12 @@ def _processes(model: Artifact, other: Artifact, notes: list[str], progress: Pro
         notes.append(f"the memory of the process was not measured: {error}")
         return []
     notes.extend(process.sentences(rows))
-    if rows and rows[-1].peak > rows[0].peak and model.way is RECIPE:
+    if other.regions:
+        notes.append(
+            f"the process is smaller in a planned arena of {other.regions[-1]:,} bytes than with the settings alone: --snippet makes it, "
+            f"and so does peakmem_onnx.session(..., arena={other.regions[-1]})"
+        )
+    elif rows and rows[-1].peak > rows[0].peak and model.way is RECIPE:
         notes.append(
             "the process of the new file is the larger one: what is freed stays in it as fragments; --deploy arena writes files "
             "whose memory is one planned region"
@@ -206,11 +219,6 @@ def _arena(told: dict[str, int | None]) -> str:
     )
 
 
-def _runs_source(model: Artifact) -> bool:
-    """Whether the given order is run by a session that optimizes the source itself, as sessions do today."""
-    return model.way is PORTABLE and model.given and bool(model.origin.source)
-
-
 def _steps(model: Artifact, other: Artifact, folder: Path, *, statistics: bool) -> dict[str, dict[str, Any]]:
     """What the child is to run, by name."""
     feeds = write_feeds(model.origin.feeds, folder)
@@ -228,18 +236,18 @@ def _steps(model: Artifact, other: Artifact, folder: Path, *, statistics: bool) 
     for name, one in ((GIVEN, model), (NEW, other)):
         steps[name] = {**common, **one.session, **types, "model": str(paths[name]), "outputs": str(folder / f"{name}.npz"),
                        "profile": str(folder / "profile")}
-    if _runs_source(model):
+    if model.runs_source:
         steps[GIVEN] |= {"model": str(paths[DIRECT]), "level": model.origin.level}
     if model.way is RECIPE:
         for name, source in ((GIVEN_REUSE, GIVEN), (NEW_REUSE, NEW)):
             steps[name] = {**common, **PORTABLE.session, "model": str(paths[source])}
-    if statistics and model.way not in (NODES, ARENA):
+    if statistics and model.way not in (NODES, ARENA, REPLAY):
         for name in (GIVEN, NEW):
             steps[name + STATISTICS] = {**steps[name], "arena": True, "profile": str(folder / "arena")}
             del steps[name + STATISTICS]["outputs"]
     if DIRECT in paths and model.way is not NODES:
         direct = {**common, "model": str(paths[DIRECT]), "level": model.origin.level}
-        if model.way in (RECIPE, ARENA):
+        if model.way is not PORTABLE:
             steps[DIRECT] = {**direct, "outputs": str(folder / f"{DIRECT}.npz")}
         steps[DEFAULTS] = {**direct, "reuse": True, "pattern": True, "arena": True}
     return steps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from peakmem_onnx.orders import default_order, file_order
 from peakmem_onnx.planned import best_order
 from peakmem_onnx.portable import Numbered, best_numbering, numbering_of
 from peakmem_onnx.rewrite import expand, permute
-from peakmem_onnx.ways import ARENA, PORTABLE, RECIPE
+from peakmem_onnx.ways import ARENA, RECIPE, REPLAY
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +55,7 @@ class OnnxModel(Artifact, Model):
         With the recipe an order becomes a fixed point of the priority-based order (Shape and Size run first). For a
         default session a numbering is sought, from the given order and the best one; see `peakmem_onnx.portable`.
         """
-        if self.way is PORTABLE:
+        if self.way.numbered:
             return self._numbered(ordering)
         orders = {}
         levels = {"": self.graph, **dict(_bodies(self.graph))}
@@ -75,6 +76,8 @@ class OnnxModel(Artifact, Model):
                 f"{size:,} bytes are the smallest region found for which nothing else is taken from the system, by a local search "
                 "over orders; the live peak is a bound for it, not its size"
             )
+        elif self.way is RECIPE and self.origin.recipe.get("deploy") == "auto" and len(ordering.orders.get("", ())) == len(self.graph.nodes):
+            orders[""] = self._smallest_region(orders[""])
         undecided = self.whole.undecided
         if undecided:
             notes.append(
@@ -89,6 +92,18 @@ class OnnxModel(Artifact, Model):
                 "(operators that run in place, or outputs of bodies that come late); peaks and bounds speak of the charge"
             )
         return Schedule(orders=orders, notes=tuple(notes))
+
+    def _smallest_region(self, order: tuple[int, ...]) -> tuple[int, ...]:
+        """Of the orders with the same peaks, the one found for which a planned arena is smallest; the file may run in one."""
+        if any(node.bodies for node in self.graph.nodes):
+            return order
+
+        def peaks(one: Sequence[int]) -> tuple[int, int]:
+            return peak_of(self.program, one), self.bytes_under(self.way, lambda graph: one)
+
+        least = peaks(order)
+        effort = min(60, 6000 // max(1, len(order)))
+        return best_order(self.graph, self.facts, [order], effort, allowed=lambda one: all(a <= b for a, b in zip(peaks(one), least, strict=True)))[0]
 
     def _numbered(self, ordering: Ordering) -> Schedule:
         numbering, found = best_numbering(self.graph, self.facts, [ordering.orders.get("", ())])
@@ -109,7 +124,7 @@ class OnnxModel(Artifact, Model):
             When an expansion cannot be expressed (see `peakmem_onnx.rewrite.expand`), or when no numbering is known
             with which a default session runs the order.
         """
-        if self.way is PORTABLE:
+        if self.way.numbered:
             if schedule.expansion is not None:
                 raise Refused("--deploy portable: recomputed copies need a session that runs the file's order; use python")
             return self._renumbered(schedule)
@@ -148,7 +163,7 @@ class OnnxModel(Artifact, Model):
         return self._with(proto, self.facts, tuple(place[v] for v in numbering))
 
     def _with(self, proto: Any, facts: Facts, numbering: tuple[int, ...] = ()) -> OnnxModel:
-        new = replace(self, proto=proto, facts=facts, given=False, numbering=numbering, written=[], levelled={})
+        new = replace(self, proto=proto, facts=facts, given=False, numbering=numbering, written=[], regions=[], levelled={})
         return replace(new, sha256="sha256:" + hashlib.sha256(new.serialized()).hexdigest())
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
@@ -179,14 +194,22 @@ class OnnxModel(Artifact, Model):
 
     def observe(self, *, progress: Progress | None = None) -> tuple[str, dict[str, Any], tuple[str, ...]]:
         """The memory of processes that run this file with the user's own settings; see `peakmem_onnx.process`."""
-        from peakmem_onnx import process
+        from peakmem_onnx import process, totals
 
+        told: dict[str, Any] = {}
+        notes: list[str] = []
+        rows: list[process.Taken] = []
         try:
+            if self.origin.all_levels:
+                found, refused = totals.totals(self, progress=progress)
+                told["levels"] = totals.document(found)
+                notes += [*refused, *totals.sentences(found)]
             rows = process.measure_process(self, None, progress=progress)
         except (RuntimeFailed, RuntimeMissing) as error:
-            return "", {}, (f"the memory of the process was not measured: {error}",)
-        told = {"process": process.document(rows)} if rows else {}
-        return process.headline(rows, new=False), told, tuple(process.sentences(rows))
+            notes.append(f"the memory of the process was not measured: {error}")
+        if rows:
+            told["process"] = process.document(rows)
+        return process.headline(rows, new=False), told, (*notes, *process.sentences(rows))
 
     def extras(self, other: Model, verification: Verification | None) -> dict[str, Any]:
         """Scenarios, MACs, the settings."""
@@ -205,6 +228,7 @@ class OnnxModel(Artifact, Model):
             "in_place_undecided": list(self.whole.undecided),
             "scenarios": scenarios(self, other, verification),
             "process": verification.details.get("process", []) if verification is not None else [],
+            "levels": verification.details.get("levels", []) if verification is not None else [],
             "snippet": other.snippet(),
         }
 
@@ -232,16 +256,22 @@ class OnnxModel(Artifact, Model):
         return made
 
     def snippet(self, path: str | None = None) -> str:
-        """Lines that open a session which reaches the predicted bytes, with the settings it needs.
+        """Source text that opens a session which reaches the predicted bytes, with the settings it needs.
 
-        Python lines, or C++, C and JavaScript ones for a file made for default sessions.
+        Python lines, or C++, C and JavaScript ones for a file made for default sessions; one text for C and C++ where places are
+        planned, and for a planned arena with ``--snippet-language c``.
         """
-        from peakmem_onnx.deploy import snippet
+        from peakmem_onnx.snippets import native_snippet, snippet
 
         if path is None:
             own = self.written[-1:] or ([self.path] if self.path and not self.origin.source else [])
             path = str(own[0]) if own else "model.opt.onnx"
-        return snippet(path, threads=self.origin.threads, way=self.way, chunk=self.session.get("chunk", 0))
+        if self.way is REPLAY:
+            return native_snippet(path, threads=self.origin.threads, deployed=self.places)
+        way, size = (ARENA, self.regions[-1]) if self.regions else (self.way, self.predicted_bytes)
+        if way is ARENA and self.origin.language == "c":
+            return native_snippet(path, threads=self.origin.threads, deployed=self.native_region)
+        return snippet(path, threads=self.origin.threads, way=way, chunk=size)
 
 
 def _bodies(graph: Graph, prefix: str = "") -> list[tuple[str, Graph]]:

@@ -97,7 +97,10 @@ class NodeByNode:
         """Inputs as ONNX Runtime holds them, before anything is counted."""
         import onnxruntime as ort
 
-        return {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()}
+        return {
+            name: array if isinstance(array, ort.OrtValue) else ort.OrtValue.ortvalue_from_numpy(array)
+            for name, array in feeds.items()
+        }
 
     def run(self, held: Mapping[str, Any]) -> dict[str, Any]:
         """One run; the outputs as ONNX Runtime holds them."""

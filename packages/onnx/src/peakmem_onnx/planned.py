@@ -19,13 +19,15 @@ from peakmem_onnx.portable import topological
 
 SEED = 5
 ENDLESS = 1 << 48
+LARGEST_REGION = 1 << 31
+"""ONNX Runtime takes the size of an arena's first region as a signed number of 32 bits."""
 
 
-def events_of(graph: Graph, facts: Facts, order: Sequence[int]) -> tuple[list[Event], list[Event]]:
+def events_of(graph: Graph, facts: Facts, order: Sequence[int], *, reuse: bool = False) -> tuple[list[Event], list[Event]]:
     """Requests and releases of one run without bodies, and the releases of its outputs afterwards."""
     values = facts.values[()]
     workspace = [facts.workspace.get(node.name, 0) for node in graph.nodes]
-    made = plan(graph, values, order, workspace)
+    made = plan(graph, values, order, workspace, reuse=reuse)
     owned = set(made.allocated)
     gone: dict[int, list[str]] = {}
     for name, step in made.released.items():
@@ -52,9 +54,12 @@ def high_water(graph: Graph, facts: Facts, order: Sequence[int]) -> int:
     return Arena(ENDLESS, 1).high_water(_runs(graph, facts, order, 2))
 
 
-def planned_size(graph: Graph, facts: Facts, order: Sequence[int]) -> int:
-    """The least size found of a region with which run after run needs no other one. A few replays of the arena."""
-    events = _runs(graph, facts, order, 4)
+def planned_size(graph: Graph, facts: Facts, order: Sequence[int], *, reuse: bool = False) -> int:
+    """The least size found of a region with which run after run needs no other one. A few replays of the arena.
+
+    With ``reuse`` dead storages are kept for later tensors of the same shape, as sessions of the C interface do.
+    """
+    events = _runs(graph, facts, order, 4, reuse=reuse)
     size = max(UNIT, Arena(ENDLESS, 1).high_water(events))
     step = UNIT
     while not _fits(events, size):
@@ -69,9 +74,9 @@ def _fits(events: Sequence[Event], size: int) -> bool:
     return len(arena.regions) <= 1
 
 
-def _runs(graph: Graph, facts: Facts, order: Sequence[int], count: int) -> list[Event]:
+def _runs(graph: Graph, facts: Facts, order: Sequence[int], count: int, *, reuse: bool = False) -> list[Event]:
     """Loading, then runs during each of which the outputs of the run before are still held, as in ``y = session.run(...)``."""
-    once, closing = events_of(graph, facts, order)
+    once, closing = events_of(graph, facts, order, reuse=reuse)
     loaded = 1 + max((number for number, _ in facts.loading), default=-1)
     many = 1 + max((number for number, _ in once), default=-1)
     events = list(facts.loading)
@@ -82,7 +87,14 @@ def _runs(graph: Graph, facts: Facts, order: Sequence[int], count: int) -> list[
     return events
 
 
-def best_order(graph: Graph, facts: Facts, starts: Sequence[Sequence[int]], effort: int | None = None) -> tuple[tuple[int, ...], int]:
+def best_order(
+    graph: Graph,
+    facts: Facts,
+    starts: Sequence[Sequence[int]],
+    effort: int | None = None,
+    *,
+    allowed: Callable[[Sequence[int]], bool] = lambda order: True,
+) -> tuple[tuple[int, ...], int]:
     """An order that a session with the recipe's options runs, and the size of its planned region.
 
     Parameters
@@ -93,6 +105,8 @@ def best_order(graph: Graph, facts: Facts, starts: Sequence[Sequence[int]], effo
         Orders to begin with.
     effort : int, optional
         Replays to spend; by default fewer for larger graphs. The result depends on nothing else.
+    allowed : callable
+        Which orders come into question; the first of ``starts`` does.
     """
     n = len(graph.nodes)
     spend = max(20, min(200, 20_000 // max(n, 1))) if effort is None else effort
@@ -101,16 +115,19 @@ def best_order(graph: Graph, facts: Facts, starts: Sequence[Sequence[int]], effo
     def touched(order: Sequence[int]) -> int:
         return high_water(graph, facts, order)
 
-    best, least = _least([priority_order(graph, start) for start in starts], touched)
+    first = [order for order in (priority_order(graph, start) for start in starts) if allowed(order)]
+    best, least = _least(first, touched)
     for _ in range(spend):
         rank = [0.0] * n
         for i, v in enumerate(best):
             rank[v] = float(i)
         for _ in range(source.choice((1, 1, 2, 4))):
             rank[source.randrange(n)] = source.uniform(-1, n)
-        best, least = _least([best, priority_order(graph, topological(graph.predecessors, rank))], touched, least)
+        other = priority_order(graph, topological(graph.predecessors, rank))
+        if allowed(other):
+            best, least = _least([best, other], touched, least)
     # What is touched in a region without end is not quite the size of one with an end.
-    return _least([best, *(priority_order(graph, start) for start in starts)], lambda order: planned_size(graph, facts, order))
+    return _least([best, *first], lambda order: planned_size(graph, facts, order))
 
 
 def _least(

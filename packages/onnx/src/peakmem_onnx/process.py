@@ -19,10 +19,12 @@ from peakmem.model import RuntimeFailed, UsageError
 from peakmem.system.sizes import short
 
 from peakmem_onnx.artifact import Artifact
+from peakmem_onnx.facts import collect
 from peakmem_onnx.feeds import write_feeds
+from peakmem_onnx.planned import LARGEST_REGION, planned_size
 from peakmem_onnx.rules import LEVELS
 from peakmem_onnx.runtime import ask, counting_library, scratch
-from peakmem_onnx.ways import NODES
+from peakmem_onnx.ways import ARENA, NODES, RECIPE
 
 RUNS = 4
 """Runs in one process; the first ones make room that later ones reuse. A slow model runs less often, but twice."""
@@ -32,6 +34,7 @@ LIMIT = 60.0
 
 _SWITCHES = {"enable_mem_reuse": "reuse", "enable_mem_pattern": "pattern", "enable_cpu_mem_arena": "arena"}
 _NUMBERS = {"intra_op_num_threads": "threads", "inter_op_num_threads": "inter_threads"}
+NEW, PLANNED = "the new file", "the new file in a planned arena"
 DEFAULTS = {"level": "all", "reuse": True, "pattern": True, "arena": True}
 
 
@@ -75,6 +78,8 @@ class Taken:
         CPU time of the fastest run.
     repeats : int
         Processes that were run.
+    loaded : int
+        When the session was made, before the first run.
     """
 
     name: str
@@ -86,6 +91,7 @@ class Taken:
     asked: int | None
     seconds: float
     repeats: int = 1
+    loaded: int = 0
 
 
 def parse_session(items: Sequence[str]) -> dict[str, Any]:
@@ -133,12 +139,36 @@ def configurations(model: Artifact, other: Artifact | None, folder: Path) -> lis
     if other is not None:
         new = folder / "new.onnx"
         new.write_bytes(other.serialized())
-        found.append(Configuration("the new file", other.way.name, new, {**shared, "level": "none", **other.session}))
+        found.append(deployed(other, NEW, new))
+        if size := _region(other, new, folder):
+            job = {**shared, "level": "none", **ARENA.session, "chunk": size}
+            found.append(Configuration(PLANNED, f"{ARENA.name} of {size} bytes", new, job))
     return found
+
+
+def deployed(model: Artifact, name: str, path: Path) -> Configuration:
+    """A file of peakmem's that stands at ``path``, run in its way."""
+    job = {"threads": model.origin.threads, "external": model.origin.external, "level": "none", **model.session}
+    return Configuration(name, model.way.name, path, job)
+
+
+def _region(other: Artifact, path: Path, folder: Path) -> int:
+    """Bytes of the arena in which a file whose deployment is not settled may run as well; 0 where it may not."""
+    if other.way is not RECIPE or other.origin.recipe.get("deploy") != "auto" or any(node.bodies for node in other.graph.nodes):
+        return 0
+    origin = other.origin
+    session = {"threads": origin.threads, "external": origin.external, "limit": origin.limit}
+    feeds = write_feeds(origin.feeds, folder)
+    facts = collect(other.proto, other.graph, session=session, feeds=feeds, folder=folder, path=path, arena=True)
+    size = planned_size(other.graph, facts, other.executed(other.graph))
+    return size if size < LARGEST_REGION else 0
 
 
 def measure_process(model: Artifact, other: Artifact | None, *, progress: Progress | None = None) -> list[Taken]:
     """Run every configuration ``origin.repeats`` times; nothing with 0 repeats, and where nodes run one by one.
+
+    The last row is the new file as it is to be deployed: where that is not settled, in the way that takes less, which
+    `Artifact.regions` of ``other`` remembers.
 
     Raises
     ------
@@ -153,17 +183,30 @@ def measure_process(model: Artifact, other: Artifact | None, *, progress: Progre
     with scratch() as folder:
         feeds = write_feeds(origin.feeds[:1], folder)
         found = configurations(model, other, folder)
-        runs: dict[str, list[dict[str, Any]]] = {one.name: [] for one in found}
-        begin = time.monotonic()
-        for repeat in range(origin.repeats):
-            if repeat and time.monotonic() - begin > LIMIT:
-                break
-            if progress is not None:
-                progress(f"measuring processes, {repeat + 1} of {origin.repeats}")
-            for one in found:
-                step = {**one.job, "do": "process", "model": str(one.path), "feeds_files": feeds, "runs": RUNS}
-                runs[one.name].append(ask(folder, [step])[0])
-        counted = _count(found, feeds, folder)
+        rows = run_configurations(found, feeds, origin.repeats, folder, progress)
+    if other is not None and found[-1].name == PLANNED:
+        if rows[-1].peak < rows[-2].peak:
+            other.regions.append(found[-1].job["chunk"])
+        else:
+            rows[-2:] = rows[:-3:-1]  # what is chosen comes last
+    return rows
+
+
+def run_configurations(
+    found: Sequence[Configuration], feeds: Sequence[str], repeats: int, folder: Path, progress: Progress | None = None
+) -> list[Taken]:
+    """Run every configuration ``repeats`` times in processes of their own, which alternate; one row each."""
+    runs: dict[str, list[dict[str, Any]]] = {one.name: [] for one in found}
+    begin = time.monotonic()
+    for repeat in range(repeats):
+        if repeat and time.monotonic() - begin > LIMIT:
+            break
+        if progress is not None:
+            progress(f"measuring processes, {repeat + 1} of {repeats}")
+        for one in found:
+            step = {**one.job, "do": "process", "model": str(one.path), "feeds_files": list(feeds), "runs": RUNS}
+            runs[one.name].append(ask(folder, [step])[0])
+    counted = _count(found, feeds, folder)
     return [_taken(one, runs[one.name], *counted[one.name]) for one in found]
 
 
@@ -184,14 +227,14 @@ def _count(found: Sequence[Configuration], feeds: Sequence[str], folder: Path) -
     for one in found:
         with_arena, without = next(answers), next(answers)
         held = one.job.get("chunk") or (sum(with_arena["held"][:2]) if one.job.get("arena") else None)
-        result[one.name] = (held, max(again for _, again in without["peaks"]))
+        result[one.name] = (held, without.get("taken", max(again for _, again in without["peaks"])))
     return result
 
 
 def _taken(one: Configuration, runs: Sequence[Mapping[str, Any]], held: int | None, asked: int | None) -> Taken:
-    middle = {key: int(statistics.median(run[key] for run in runs)) for key in ("peak", "load", "growth")}
+    middle = {key: int(statistics.median(run[key] for run in runs)) for key in ("peak", "load", "growth", "loaded")}
     seconds = statistics.median(run["seconds"] for run in runs)
-    return Taken(one.name, one.settings, middle["peak"], middle["load"], middle["growth"], held, asked, seconds, len(runs))
+    return Taken(one.name, one.settings, middle["peak"], middle["load"], middle["growth"], held, asked, seconds, len(runs), middle["loaded"])
 
 
 def headline(rows: Sequence[Taken], *, new: bool) -> str:
@@ -232,5 +275,5 @@ def sentences(rows: Sequence[Taken]) -> list[str]:
 def document(rows: Sequence[Taken]) -> list[dict[str, Any]]:
     """The entry ``process`` of documents."""
     names = {"peak": "peak_bytes", "load": "load_bytes", "growth": "growth_bytes", "held": "arena_bytes", "asked": "asked_bytes",
-             "seconds": "cpu_seconds"}
+             "seconds": "cpu_seconds", "loaded": "loaded_bytes"}
     return [{names.get(key, key): value for key, value in asdict(row).items()} for row in rows]

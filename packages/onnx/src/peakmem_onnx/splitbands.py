@@ -29,16 +29,16 @@ from peakmem_onnx.rules import MICROSOFT, NCHWC
 ROWS = 2
 """The axis of rows: batch, channels, rows, columns."""
 
-_EACH = frozenset(
+EACH = frozenset(
     {"Abs", "Add", "Clip", "Div", "Elu", "Erf", "Exp", "HardSigmoid", "HardSwish", "LeakyRelu", "Max", "Min", "Mul", "Neg", "PRelu", "Relu",
      "Selu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Tanh", "ThresholdedRelu"}
 )  # fmt: skip
 """Element by element, operands broadcast from the right."""
 
-_PER_CHANNEL = frozenset({"BatchNormalization", "QuantizeLinear", "DequantizeLinear"})
+PER_CHANNEL = frozenset({"BatchNormalization", "QuantizeLinear", "DequantizeLinear"})
 """Element by element in operand 0; the others hold a number, or one for each channel."""
 
-_WINDOWS: Mapping[tuple[str, str], int] = {
+WINDOWS: Mapping[tuple[str, str], int] = {
     ("", "Conv"): 1, (MICROSOFT, "FusedConv"): 1, ("", "ConvInteger"): 1, ("", "QLinearConv"): 3, ("", "MaxPool"): -1, ("", "AveragePool"): -1,
     (NCHWC, "Conv"): 1, (NCHWC, "MaxPool"): -1, (NCHWC, "AveragePool"): -1,
 }  # fmt: skip
@@ -192,13 +192,13 @@ class OnnxBands(Splittable):
             return "works on blocks of channels in a way that is not known; choose a lower --ort-level"
         if not y.size or len(y.shape) != 4:
             return "gives a result without rows"
-        if (node.domain, node.op) in _WINDOWS:
-            return self._window(node, y, _WINDOWS[node.domain, node.op])
+        if (node.domain, node.op) in WINDOWS:
+            return self._window(node, y, WINDOWS[node.domain, node.op])
         way: Callable[[Node, Value], Rule | str] | None = None
         if node.domain == NCHWC and node.op in ("ReorderInput", "ReorderOutput") and not attributes(node).get("channels_last", 0):
             way = self._each
         elif not node.domain:
-            way = self._each if node.op in _EACH else {"Concat": self._concat, **dict.fromkeys(_PER_CHANNEL, self._per_channel)}.get(node.op)
+            way = self._each if node.op in EACH else {"Concat": self._concat, **dict.fromkeys(PER_CHANNEL, self._per_channel)}.get(node.op)
         return way(node, y) if way is not None else "has no known map of rows"
 
     def _known(self, node: Node, blocked: frozenset[str]) -> bool:

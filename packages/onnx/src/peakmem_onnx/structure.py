@@ -8,12 +8,14 @@ from typing import Any, TypeVar
 
 from peakmem.frontends import Structure
 from peakmem.frontends.structure import compare
+from peakmem.model import InputError
 
 from peakmem_onnx.artifact import Artifact
 from peakmem_onnx.compile import at_level
 from peakmem_onnx.parts import part_of, type_of
 from peakmem_onnx.protos import import_onnx, real_inputs
 from peakmem_onnx.rules import LEVELS
+from peakmem_onnx.splitcheck import read_split
 
 A = TypeVar("A", bound=Artifact)
 
@@ -54,12 +56,21 @@ def structure(first: Artifact, second: Artifact) -> Structure:
     found = compare(*parts)
     if not found.difference:
         return found
+    if not sources and _joins(right) > _joins(left):
+        try:
+            return Structure(read_split(first, second))
+        except InputError as error:
+            found = replace(found, difference=str(error))
     releases = [one.origin.recipe.get("onnxruntime") for one in (first, second)]
     if not sources and first.given != second.given and releases[0] != releases[1]:
         note += ("; " if note else "") + (
             f"the two were optimized by onnxruntime {releases[0]} and {releases[1]}, which may make different programs of one source"
         )
     return replace(found, difference=found.difference + (f" ({note})" if note else ""))
+
+
+def _joins(proto: Any) -> int:
+    return sum(node.op_type == "Concat" for node in proto.graph.node)
 
 
 def _parsed(data: bytes) -> Any:

@@ -28,6 +28,8 @@ class Way:
         Whether dead storages are kept for later tensors of the same shape.
     sharing : bool
         Whether views and operators that work in place share their input's storage.
+    numbered : bool
+        Whether sessions run the default order, so that the numbers of the nodes must lead to the wanted one.
     bounded : bool
         Whether no order takes fewer bytes than the bound on the live peak says. Nothing is known about default sessions.
     """
@@ -38,6 +40,7 @@ class Way:
     session: dict[str, Any]
     reuse: bool = False
     sharing: bool = True
+    numbered: bool = False
     bounded: bool = True
 
 
@@ -48,6 +51,16 @@ PORTABLE = Way(
     default_order,
     {"priority": False, "reuse": True},
     reuse=True,
+    numbered=True,
+    bounded=False,
+)
+REPLAY = Way(
+    "a session of the C interface whose requests get planned places",
+    "replay_bytes",
+    default_order,
+    {"capi": True},
+    reuse=True,
+    numbered=True,
     bounded=False,
 )
 ARENA = Way("a session in a planned arena", "arena_bytes", priority_order, {"priority": True, "arena": True})
@@ -58,4 +71,4 @@ def way_of(deploy: str, executor: str) -> Way:
     """The way that the options ``--deploy`` and ``--executor`` name."""
     if executor == "nodes":
         return NODES
-    return {"portable": PORTABLE, "arena": ARENA}.get(deploy, RECIPE)
+    return {"portable": PORTABLE, "arena": ARENA, "replay": REPLAY}.get(deploy, RECIPE)

@@ -65,6 +65,31 @@ class TfliteFrontend(Frontend):
             default=False,
         ),
         Option(
+            "overlay",
+            "flag",
+            "Put outputs on top of dying inputs for all kernels that read before they write. Not given: for those only whose bits were "
+            "compared; kernels of the board's library may be others.",
+            default=False,
+        ),
+        Option(
+            "overlay-inputs",
+            "flag",
+            "Also on top of the file's inputs: what is in them is gone when the run ends.",
+            default=False,
+        ),
+        Option(
+            "join-in-place",
+            "flag",
+            "Put tensors inside those that they are joined to or cut from, where that makes the arena smaller.",
+            default=False,
+        ),
+        Option(
+            "no-overlay",
+            "flag",
+            "Every buffer gets bytes of its own.",
+            default=False,
+        ),
+        Option(
             "runtime",
             "choice",
             "The interpreter that runs both models.",
@@ -99,7 +124,15 @@ class TfliteFrontend(Frontend):
             logs=tuple(DeviceLog.parse(_text(log), str(log)) for log in options.get("device_log", ())),
             memories=tuple(options.get("memory", ())),
             drop_untouched=bool(options.get("drop_untouched", False)),
+            overlay=False if options.get("no_overlay") else True if options.get("overlay") else None,
+            overlay_inputs=bool(options.get("overlay_inputs", False)),
+            join_in_place=bool(options.get("join_in_place", False)),
         )
+        for asked in ("overlay", "overlay_inputs", "join_in_place"):
+            for refused in ("no_overlay", "no_plan"):
+                if options.get(asked) and options.get(refused):
+                    why = "buffers share bytes only where a plan says so" if refused == "no_plan" else "give one of them"
+                    raise UsageError(f"--{asked.replace('_', '-')} and --{refused.replace('_', '-')} contradict each other: {why}")
         if settings.memories:
             from peakmem_tflite.board import memories
 

@@ -17,6 +17,7 @@ from peakmem.transform.recompute import floor
 
 from peakmem_tflite.arena import Orders, allocations
 from peakmem_tflite.graph import Graph, Tensor
+from peakmem_tflite.overlays import Permit, pairs
 from peakmem_tflite.scratch import rounded
 from peakmem_tflite.targets import Target
 
@@ -36,6 +37,8 @@ class Best:
         Kernels charged.
     head : int
         Bytes that are reached.
+    permitted : Permit or None
+        Which overlays were.
     """
 
     program: Program
@@ -43,6 +46,7 @@ class Best:
     orders: Orders
     target: Target
     head: int
+    permitted: Permit | None = None
 
 
 Lever = Callable[[Best], str]
@@ -54,6 +58,18 @@ def recomputation(best: Best) -> str:
     if least.size < best.head:
         return f"running operators twice can go no lower than {in_bytes(least.size)} (peakmem recompute shows what that costs)"
     return f"running operators twice cannot help: {least.sentence(best.program, show=shorten)}"
+
+
+def overwritten_inputs(best: Best) -> str:
+    """Outputs on top of the file's inputs, where overlays are permitted on others only."""
+    if best.permitted is None or best.permitted.inputs:
+        return ""
+    buffers = [b for b in allocations(best.graph, best.target, best.orders) if b.first >= 0]
+    number = {b.tensor: i for i, b in enumerate(buffers) if b.tensor >= 0}
+    items = [Item(str(i), b.size, b.first, b.last) for i, b in enumerate(buffers)]
+    share = [(number[a], number[o]) for a, o in pairs(best.graph, replace(best.permitted, inputs=True)) if a in number and o in number]
+    peak = liveness_peak(items, share)
+    return f"--overlay-inputs, where a run may overwrite the inputs: {in_bytes(peak)} in this order" if peak < best.head else ""
 
 
 def smaller_elements(best: Best) -> str:
@@ -74,7 +90,7 @@ def _as_int8(tensor: Tensor) -> Tensor:
     return replace(tensor, size=-(-tensor.size // 4)) if tensor.type == "FLOAT32" else tensor
 
 
-LEVERS: tuple[Lever, ...] = (recomputation, smaller_elements)
+LEVERS: tuple[Lever, ...] = (overwritten_inputs, recomputation, smaller_elements)
 """In the order in which they are named."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from peakmem.report.words import change
 from peakmem.system.files import write_atomically
 from peakmem.system.sizes import human, in_bytes
 
-from peakmem_tflite import board, devices, levers, planning
+from peakmem_tflite import board, devices, joins, levers, overlays, planning
 from peakmem_tflite.arena import allocations, head, planned_variables, simulate, untouched
 from peakmem_tflite.build import Mapped, buffer_names, build, main_entry_bytes
 from peakmem_tflite.enlarge import enlarge
@@ -28,7 +28,7 @@ from peakmem_tflite.reader import read
 from peakmem_tflite.rewrite import permute, unplannable, with_plan, without_untouched
 from peakmem_tflite.scratch import rounded
 from peakmem_tflite.settings import Settings
-from peakmem_tflite.static import check_emptied, check_enlarged, check_rewrite
+from peakmem_tflite.static import check_emptied, check_enlarged, check_rewrite, overlaps
 from peakmem_tflite.targets import Target, name_of
 
 if TYPE_CHECKING:
@@ -99,8 +99,9 @@ class TfliteModel(Model):
 
     @cached_property
     def judged(self) -> Graph:
-        """The file as the runtime that it is for takes it: without its plan, where none is wanted."""
-        if not self.settings.no_plan or self.graph.plan is None:
+        """The file as the runtime that it is for takes it: without its plan, where none is wanted, or none with buffers on top of others."""
+        chosen = self.settings
+        if self.graph.plan is None or not (chosen.no_plan or (chosen.overlay is False and overlaps(self.graph, self.kernels, None))):
             return self.graph
         return read(with_plan(self.graph, None), str(self.path or "model"))
 
@@ -114,7 +115,21 @@ class TfliteModel(Model):
     @cached_property
     def mapped(self) -> Mapped:
         """The program and which subgraph each body is."""
-        return build(self.graph, self.kernels, self.path.name if self.path else "")
+        return build(self.graph, self.kernels, self.path.name if self.path else "", self.permitted)
+
+    @cached_property
+    def joins(self) -> tuple[joins.Family, ...]:
+        """Tensors that may lie inside others."""
+        return joins.families(self.graph) if self.settings.join_in_place and self.permitted is not None else ()
+
+    @cached_property
+    def permitted(self) -> overlays.Permit | None:
+        """Which outputs may lie on dying inputs: none where no plan is to be made that could put them there."""
+        chosen = self.settings
+        if chosen.overlay is False or chosen.no_plan or self._shared or unplannable(self.graph) or planned_variables(self.judged):
+            return None
+        found = overlays.permit(self.kernels, named=chosen.named, every=chosen.overlay is True, inputs=chosen.overlay_inputs)
+        return replace(found, joins=chosen.join_in_place)
 
     @property
     def program(self) -> Program:
@@ -140,6 +155,7 @@ class TfliteModel(Model):
         entry = main_entry_bytes(self.graph)
         if entry > self.program.entry_bytes:
             result.append(f"no order needs less than {in_bytes(entry)}: inputs that nothing reads are resident at the entry")
+        result += overlays.notes(self.judged, self.permitted)
         idle = max((rounded(t.size) for _, _, t in untouched(self.graph)), default=0)
         if idle and not self.settings.drop_untouched:
             result.append(f"tensors that no operator touches take {in_bytes(idle)} or more of the arena; --drop-untouched gives them none")
@@ -190,7 +206,7 @@ class TfliteModel(Model):
         if ordering.certificate is None or size != ordering.lower_bound:
             return schedule
         # Neither order nor plan can do better: what else could.
-        best = levers.Best(self.program, self.lean, planning.by_subgraph(self.mapped, schedule.orders), self.kernels, size)
+        best = levers.Best(self.program, self.lean, planning.by_subgraph(self.mapped, schedule.orders), self.kernels, size, self.permitted)
         return replace(schedule, notes=(*schedule.notes, *levers.sentences(best)))
 
     @property
@@ -218,14 +234,31 @@ class TfliteModel(Model):
         def planned(kernels: Target, near: devices.Near = "best") -> planning.Outcome:
             mapped, at, floor = self.mapped, self.given if near == "given" else wanted, bound
             if kernels != self.kernels:
-                mapped, floor = build(self.graph, kernels), 0
+                mapped, floor = build(self.graph, kernels, permitted=self.permitted), 0
             if near == "own":
                 left = None if deadline is None else max(0.1, deadline - time.monotonic())
                 at = {path: tuple(order) for path, order in order_program(mapped.program, time_limit=left).orders.items()}
             args = (self.lean, mapped, kernels, self.given, at)
             if self.settings.no_plan or reason:
                 return planning.without_plan(*args, max(floor, main_entry_bytes(self.graph)), deadline)
-            return planning.with_plan(*args, other_orders(mapped.program, at), deadline)
+            apart = planning.with_plan(*args, others(mapped.program, at), deadline)
+            together = joined(kernels, at) if self.joins else None
+            return together if together is not None and together.head < apart.head else apart
+
+        def joined(kernels: Target, at: Mapping[str, tuple[int, ...]]) -> planning.Outcome:
+            """With tensors inside those that they are joined to or cut from."""
+            mapped = build(self.graph, kernels, permitted=self.permitted, families=self.joins)
+            left = None if deadline is None else max(0.1, deadline - time.monotonic())
+            best = order_program(mapped.program, time_limit=left)
+            found = {path: tuple(order) for path, order in best.orders.items()}
+            return planning.with_plan(self.lean, mapped, kernels, self.given, found, (at[""], *other_orders(mapped.program, found)), deadline)
+
+        def others(program: Program, at: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+            """Where overlays cannot be placed as well as hoped, the best order without them may do better."""
+            if program.has_overlays:
+                left = None if deadline is None else max(0.1, deadline - time.monotonic())
+                yield tuple(order_program(program.without_overlays(), time_limit=left).orders[""])
+            yield from other_orders(program, at)
 
         outcome: planning.Outcome | None
         if guarded and self._any_kernels:
@@ -234,7 +267,9 @@ class TfliteModel(Model):
         else:
             outcome = planned(self.kernels)
         if outcome is None or outcome.head >= self.predicted_bytes:
-            return replace(same, notes=notes), self.predicted_bytes
+            fault = "" if self.judged.plan is None else overlaps(self.judged, self.kernels, self.permitted)
+            said = (f"the plan in the file is kept, with what is not permitted here: {fault}; --no-overlay drops it",) if fault else ()
+            return replace(same, notes=notes + said), self.predicted_bytes
         return self.named(outcome, notes), outcome.head
 
     def named(self, outcome: planning.Outcome, notes: tuple[str, ...] = ()) -> Schedule:
@@ -249,6 +284,9 @@ class TfliteModel(Model):
         }
         if len(self.graph.subgraphs) > 1:
             notes += ("early releases of TFLite Micro misread plans of several subgraphs; measure on the device",)
+        orders = planning.by_subgraph(self.mapped, outcome.orders)
+        notes += overlays.sentences(self.lean, self.permitted, orders, outcome.offsets)
+        notes += joins.sentences(self.joins, outcome.offsets)
         return Schedule(outcome.orders, offsets, notes=notes)
 
     def apply(self, schedule: Schedule) -> TfliteModel:
@@ -275,7 +313,7 @@ class TfliteModel(Model):
         data = permute(self.lean, orders)
         # A plan that was in the file was made for another order: it is replaced or dropped.
         data = with_plan(replace(self.lean, data=data), self._offsets(schedule.offsets))
-        made = self._made(check_rewrite(self.lean, data, orders, self.kernels))
+        made = self._made(check_rewrite(self.lean, data, orders, self.kernels, self.permitted))
         if self.origin is None:
             return made
         warned = devices.warning(self.origin, made.judged) if self._any_kernels else ()

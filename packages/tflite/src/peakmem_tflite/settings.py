@@ -34,6 +34,12 @@ class Settings:
         Two memories of the board, the faster first; see `peakmem_tflite.board.memories`.
     drop_untouched : bool
         Tensors that nothing touches get no memory in the new file.
+    overlay : bool or None
+        Whether plans may put outputs on top of dying inputs: None where the kernels' bits are known, True everywhere.
+    overlay_inputs : bool
+        On top of the file's inputs too.
+    join_in_place : bool
+        Tensors may lie inside those that they are joined to or cut from.
     """
 
     target: str = "reference"
@@ -45,6 +51,9 @@ class Settings:
     logs: tuple[DeviceLog, ...] = ()
     memories: tuple[str, ...] = ()
     drop_untouched: bool = False
+    overlay: bool | None = None
+    overlay_inputs: bool = False
+    join_in_place: bool = False
 
 
 def installed(runtime: str) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 from peakmem.model import InputError
 
@@ -17,18 +18,23 @@ from peakmem_tflite.effects import tokens
 from peakmem_tflite.enlarge import operator_tables, settings
 from peakmem_tflite.flatbuffer import Flat
 from peakmem_tflite.graph import CONTROL_FLOW, PLAN_NAME, Graph
+from peakmem_tflite.joins import blocks
+from peakmem_tflite.overlays import PERMITTED, WIDTHS, Permit
 from peakmem_tflite.prefix import UNIT, moved
 from peakmem_tflite.reader import read
 from peakmem_tflite.scratch import ALIGNMENT
 from peakmem_tflite.targets import Target
 
 
-def check_rewrite(old: Graph, data: bytes, orders: Mapping[int, Sequence[int]], target: Target) -> Graph:
+def check_rewrite(
+    old: Graph, data: bytes, orders: Mapping[int, Sequence[int]], target: Target, permitted: Permit | None = None
+) -> Graph:
     """Read ``data`` and make sure that it is ``old`` with its operators in ``orders`` and a sound plan, if any.
 
     Checked are: the same tensors, signatures, operators and metadata; every order a permutation that keeps each pair
     of operators in conflict (one writes what the other touches, they change one variable, a barrier) as it was; every
-    two buffers that are ever resident together at offsets that do not overlap, aligned and inside the arena.
+    two buffers that are ever resident together at offsets that do not overlap, aligned and inside the arena, but for an
+    output that begins where an input dies under it and whose kernel was ``permitted`` that, and blocks that are copied onto themselves.
 
     Raises
     ------
@@ -40,10 +46,19 @@ def check_rewrite(old: Graph, data: bytes, orders: Mapping[int, Sequence[int]], 
         _same(old, new, orders)
         for k in range(len(old.subgraphs)):
             _order(old, k, orders.get(k, range(len(old.subgraphs[k].operators))))
-        _placement(new, target)
+        _placement(new, target, permitted)
     except InputError as error:
         raise InputError(f"{error} (nothing was written; please report the model)") from None
     return new
+
+
+def overlaps(graph: Graph, target: Target, permitted: Permit | None) -> str:
+    """What is wrong with the plan in a file, such as two tensors in the same bytes where that was not ``permitted``; empty if nothing is."""
+    try:
+        _placement(graph, target, permitted)
+    except InputError as error:
+        return str(error).removeprefix(_REFUSED)
+    return ""
 
 
 def check_enlarged(old: Graph, data: bytes, sources: Sequence[int]) -> Graph:
@@ -161,8 +176,11 @@ def _metadata(graph: Graph) -> list[tuple[str, bytes]]:
     return [(m.name, graph.data[m.at : m.at + m.length]) for m in graph.metadata if m.name != PLAN_NAME]
 
 
+_REFUSED = "the rewritten model was refused: "
+
+
 def _refuse(what: str) -> InputError:
-    return InputError(f"the rewritten model was refused: {what}")
+    return InputError(_REFUSED + what)
 
 
 def _same(old: Graph, new: Graph, orders: Mapping[int, Sequence[int]]) -> None:
@@ -217,7 +235,7 @@ def _order(old: Graph, k: int, order: Sequence[int]) -> None:
                 last_write.setdefault(key, []).append(i)
 
 
-def _placement(new: Graph, target: Target) -> None:
+def _placement(new: Graph, target: Target, permitted: Permit | None) -> None:
     """Walk the execution step by step, note what each step needs resident, and compare the places pair by pair."""
     buffers = allocations(new, target, None, new.plan)
     size, offsets = simulate(buffers, new.plan)
@@ -227,6 +245,7 @@ def _placement(new: Graph, target: Target) -> None:
         if b.tensor < 0:
             scratch.setdefault((b.subgraph, b.operator), []).append(i)
     spans: dict[int, list[int]] = {}
+    made: dict[int, tuple[int, int]] = {}  # buffer -> operator that gives it, and the step at which it runs
 
     def need(i: int, first: int, last: int) -> None:
         span = spans.setdefault(i, [first, last])
@@ -249,12 +268,42 @@ def _placement(new: Graph, target: Target) -> None:
                     step = walk(callee, step + 1)
             for t in (*op.inputs, *op.outputs):
                 tensor(t, begin, step)
+            made.update((index[base + t], (o, begin)) for t in op.outputs if base + t in index)
             for i in scratch.get((k, o), ()):
                 need(i, begin, step)
         for t in subgraph.outputs:
             tensor(t, step if t in subgraph.producer else entry, step)
         return step
 
+    def overlaid(i: int, j: int) -> bool:
+        """Whether the later of two tensors may lie on the earlier: it is what the last reader of that one writes."""
+        a, o = (i, j) if spans[i][0] <= spans[j][0] else (j, i)
+        if permitted is None or o not in made or buffers[a].tensor < 0 or buffers[a].subgraph != buffers[o].subgraph:
+            return False
+        operator, step = made[o]
+        if not spans[a][0] < spans[a][1] == step == spans[o][0] or offsets[a] != offsets[o]:
+            return False
+        return _kernel_reads_first(new, buffers[a].subgraph, operator, buffers[a].tensor, buffers[o].tensor, permitted)
+
+    inside: dict[int, list[tuple[int, int]]] = {}  # tensor of the main subgraph -> those it is a block of, and at which byte
+
+    def anchors(i: int) -> dict[int, int]:
+        """Where tensors begin of which this one is, or holds, a block in its place: itself, and what it is joined to or cut from."""
+        t = buffers[i].tensor
+        return {t: offsets[i], **{whole: offsets[i] - at for whole, at in inside.get(t, ())}}
+
+    def one_value(i: int, j: int) -> bool:
+        """Whether both tensors are, or lie in their places in, one tensor, whose bytes are copied onto themselves."""
+        if permitted is None or not inside or min(buffers[i].tensor, buffers[j].tensor) < 0:
+            return False
+        a, b = anchors(i), anchors(j)
+        return any(b.get(whole) == at and index.get(whole) is not None and offsets[index[whole]] == at for whole, at in a.items())
+
+    if permitted is not None and permitted.joins:
+        for o, op in enumerate(new.subgraphs[0].operators):
+            for small, whole, at in blocks(new, 0, o, op):
+                if not any(new.subgraphs[0].tensors[t].variable or new.subgraphs[0].tensors[t].constant for t in (small, whole)):
+                    inside.setdefault(small, []).append((whole, at))
     end = walk(0, 0)
     for t, tensor in enumerate(t for s in new.subgraphs for t in s.tensors):
         if tensor.variable and t in index:  # it lives on
@@ -268,8 +317,31 @@ def _placement(new: Graph, target: Target) -> None:
         for j in resident[at + 1 :]:
             if offsets[j] >= end:
                 break
-            if spans[i][0] <= spans[j][1] and spans[j][0] <= spans[i][1]:
+            if spans[i][0] <= spans[j][1] and spans[j][0] <= spans[i][1] and not overlaid(i, j) and not one_value(i, j):
                 raise _refuse(f"{_label(new, buffers[i])} and {_label(new, buffers[j])} overlap in the arena")
+
+
+def _kernel_reads_first(new: Graph, k: int, operator: int, a: int, o: int, permitted: Permit) -> bool:
+    """Whether an operator reads each element of an input before it writes the output there, and nobody wants the input any more.
+
+    Tensors ``a`` and ``o`` are counted through.
+    """
+    subgraph, base = new.subgraphs[k], new.bases[k]
+    op, source, result = subgraph.operators[operator], subgraph.tensors[a - base], subgraph.tensors[o - base]
+    rule = PERMITTED.get(op.op)
+    if rule is None or op.custom or len(op.outputs) != 1 or (source.type, result.type) not in rule.types:
+        return False
+    if op.op in permitted.foreign and source.type in ("INT8", "INT16"):
+        return False
+    if any(t == a - base and rule.inputs is not None and i not in rule.inputs for i, t in enumerate(op.inputs)):
+        return False
+    if a - base not in op.inputs or source.variable or source.constant or a - base in subgraph.outputs:
+        return False
+    if a - base not in subgraph.producer and not (permitted.inputs and k == 0 and a - base in subgraph.inputs):
+        return False
+    count = prod(source.shape)
+    sizes = [count * WIDTHS[t.type] for t in (source, result)]
+    return count == prod(result.shape) and sizes == [source.size, result.size] and sizes[1] <= sizes[0]
 
 
 def _label(graph: Graph, buffer: Allocation) -> str:

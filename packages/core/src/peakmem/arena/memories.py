@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from peakmem.arena.items import Item, Placement, check_contiguous, least_extent, sharing
-from peakmem.arena.plan import RUNGS, plan
+from peakmem.arena.plan import NODES, plan
 from peakmem.model import InputError, Refused
 
 
@@ -101,7 +101,7 @@ def spread(
             out = {i for i, o in zip(numbers, placement.offsets) if o + items[i].size > capacity}
             chosen.remove(next(unit for unit in reversed(chosen) if out.intersection(unit)))
             late = deadline is not None and time.monotonic() >= deadline
-            numbers, placement = place(chosen, capacity, 0.0 if late else min(effort, RUNGS[0]))
+            numbers, placement = place(chosen, capacity, 0.0 if late else min(effort, *NODES))
         for i, offset in zip(numbers, placement.offsets):
             memory[i], offsets[i] = m, offset
         sizes.append(placement.size)

@@ -11,20 +11,24 @@ from peakmem.arena.items import Item, Placement, check_contiguous, check_placeme
 from peakmem.arena.lowering import Lowering
 from peakmem.arena.solver import least_offsets
 
-MOST_PAIRS = 10_000
-"""With more pairs of items resident together CP-SAT is not tried: it would end with nothing after long."""
+MOST_PAIRS, MOST_PAIRS_AFTER_SEARCH = 10_000, 2_000
+"""With more pairs of items resident together CP-SAT is not tried: it would end with nothing after long.
+
+After the canonical search the smaller number holds: what that left open among many items CP-SAT does not find either.
+"""
 
 MOST_ITEMS = 2_000
 """With more items the canonical search is not tried: its memory grows with their square."""
 
-NODES = 250_000
-"""Nodes of the canonical search for a unit of effort, about a second; without a compiler a hundredth of them."""
-
-LARGE = 20_000
+LARGE = 4_000
 """Sections of all items, summed, above which there are fewer nodes, in proportion to what each of them costs."""
 
-RUNGS = (0.1, 0.5, 2.0, 10.0, 50.0, 250.0, 1250.0)
-"""Efforts that are spent one after the other up to the one asked for: a greater effort begins with all of a lesser one."""
+NODES = {0.1: 25_000, 0.5: 250_000, 2.0: 2_000_000, 10.0: 10_000_000, 50.0: 50_000_000, 250.0: 250_000_000}
+"""Efforts, spent one after the other up to the one asked for, and the nodes of the canonical search until each ends.
+
+A greater effort begins with all of a lesser one. A million nodes take a second or two; without a compiler there are a
+hundredth of them.
+"""
 
 _WORK = 1_000_000
 """Bound of the local search: placements tried times items and pairs of them resident together. Half a second."""
@@ -59,7 +63,7 @@ def plan(
     deadline : float, optional
         A `time.monotonic` value for the exact part.
     effort : float
-        Roughly seconds of the exact part; spent in the steps of `RUNGS`, so that more never ends worse than less, and
+        Roughly seconds of the exact part; spent in the steps of `NODES`, so that more never ends worse than less, and
         below the first of them not at all. CP-SAT gets less where more than 2,000 pairs of items are resident together.
     found : callable, optional
         Told of placements on the way, none worse than the one before, for callers who want to keep the best on Ctrl-C.
@@ -90,22 +94,23 @@ def plan(
     tell = found or (lambda placement: None)
     tell(placement)
     if size > goal:
-        nodes = NODES if kernel() is not None else NODES // 100
+        compiled = kernel() is not None
         lowering = None
         if len(items) <= MOST_ITEMS and not any(known.partners) and not contiguous:
             lowering = Lowering(items, placement, enough, lambda: _late(deadline))
-            nodes = nodes * LARGE // max(LARGE, lowering.work)
-        spent = 0.0
-        for rung in RUNGS:
+        few_pairs = pairs <= (MOST_PAIRS_AFTER_SEARCH if lowering is not None and compiled else MOST_PAIRS)
+        spent = 0
+        for rung, nodes in NODES.items():
             if rung > effort or placement.size <= max(placement.lower_bound, enough) or _late(deadline):
                 break
             if lowering is not None:
                 lowering.best = placement
                 try:
-                    placement = lowering.run(int((rung - spent) * nodes))
+                    share = LARGE / max(LARGE, lowering.work) / (1 if compiled else 100)
+                    placement = lowering.run(int((nodes - spent) * share))
                 finally:
                     tell(lowering.best)
-            if placement.size > max(placement.lower_bound, enough) and pairs <= MOST_PAIRS:
+            if placement.size > max(placement.lower_bound, enough) and few_pairs:
                 # The solver's deterministic time grows dearer with the pairs it must keep apart.
                 placement = least_offsets(
                     items,
@@ -117,7 +122,7 @@ def plan(
                     effort=rung * min(1.0, (2000 / pairs) ** 3 if pairs else 1.0),
                 )
             tell(placement)
-            spent = rung
+            spent = nodes
     check_placement(items, placement.offsets, alignment=alignment, may_share=may_share, contiguous=contiguous)
     return placement
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from time import monotonic
 
+ENDLESS = 1 << 62
+
 
 class OutOfTime(Exception):
     """Time or effort is spent; what was proved until then stays proved."""
@@ -52,6 +54,12 @@ class Meter:
             or (self.deadline is not None and monotonic() > self.deadline)
             or (self.above is not None and self.above.out)
         )
+
+    @property
+    def left(self) -> int:
+        """Units of work that may still be done; `ENDLESS` where nothing limits them."""
+        above = ENDLESS if self.above is None else self.above.left
+        return above if self.effort is None else min(above, self.effort - self.spent)
 
     def check(self) -> None:
         """Raise `OutOfTime` when it is `out`."""

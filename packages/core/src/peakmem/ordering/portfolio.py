@@ -28,8 +28,12 @@ CANONICAL = 30
 DEPTH = 8
 """Components within components, at most."""
 
-BEAMS = {1: 16, 2: 64, 3: 256}
-"""Width of the beam search that follows a round."""
+BEAMS = 8, 2, 2
+"""Width of the first beam searches, how many are tried from each end before they grow, and by what factor."""
+
+KEEN = 100, 5
+"""Units of work for beams that find nothing, a unit spent before, times the gap (a large one more often leaves room for a better
+order): after the first round, which costs little, and after the others."""
 
 LARGE = 1000
 """Statements of a part beyond which a trap from the very start has to be cheap, or to wait."""
@@ -58,6 +62,7 @@ class Part:
     mirror: Problem | None = None
     mirror_births: Births = None
     priced: set[int] = field(default_factory=set)
+    beams: int = 0
     union: Union | None = None
 
     def side(self, mirrored: bool) -> tuple[Problem, Births]:
@@ -104,6 +109,7 @@ class Solver:
         self.rules = rules
         self.depth = depth
         self.enough = 0
+        self._before = self.meter.spent
         self._sides = (False, True) if rules.mirror else (False,)
         n = len(problem)
         start, end = problem.entry_bytes, problem.exit_bytes
@@ -153,12 +159,14 @@ class Solver:
         for mirrored in self._sides:
             for part in self._open():
                 self._walk(part, mirrored, effort)
-        if self.rules.beam and effort in BEAMS:
-            for part in self._open():
-                self._beam(part, BEAMS[effort])
         if self.rules.precedence and effort >= 1:
             for part in self._open():
                 self._propagate(part, effort)
+        if self.rules.beam:
+            units = KEEN[effort > 0] * (self.meter.spent - self._before)
+            parts = self._open()
+            for part in parts:
+                self._beam(part, units // len(parts) * (part.peak - self.bound) // part.peak)
 
     def _open(self) -> list[Part]:
         """Parts whose best peak exceeds the bound (and what is `enough`), worst first; none when the time is up."""
@@ -291,12 +299,20 @@ class Solver:
     def _below(self, problem: Problem, meter: Meter | None = None) -> Solver:
         return Solver(problem, meter or self.meter, None, self.rules, depth=self.depth + 1)
 
-    def _beam(self, part: Part, width: int) -> None:
-        for mirrored in self._sides:
-            while part.peak > self.bound:
-                order = beam(part.side(mirrored)[0], width, part.peak - 1, self.meter)
-                if not order or not self._improve(part, mirrored, order):
-                    break
+    def _beam(self, part: Part, units: int) -> None:
+        """Beams from both ends, ever wider, each of another seed, until ``units`` of work have brought nothing; the next call goes
+        on where this one ends."""
+        width, seeds, growth = BEAMS
+        meter = self.meter.share(units)
+        while part.peak > self.bound and not meter.out:
+            for mirrored in self._sides:
+                while part.peak > self.bound:
+                    wide = width * growth ** (part.beams // seeds)
+                    order = beam(part.side(mirrored)[0], wide, part.peak - 1, meter, seed=part.beams % seeds)
+                    if not order or not self._improve(part, mirrored, order):
+                        break
+                    meter = self.meter.share(units)
+            part.beams += not meter.out
 
     def _propagate(self, part: Part, effort: int) -> None:
         """Try to refute ``part.peak - 1``, or find an order within it, with the precedences that it forces."""

@@ -106,7 +106,9 @@ def split(
     since = time.monotonic()
     say("ordering the split program")
     try:
-        for one in chosen:
+        for k, one in enumerate(chosen):
+            if k and deadline is not None and time.monotonic() > deadline:
+                break
             try:
                 _realize(result, one, deadline, progress)
             except Refused as error:  # the adapter's judge did not accept it; another point may do
@@ -146,9 +148,8 @@ def _realize(result: Splitting, one: Split, deadline: float | None, progress: Pr
     final = made.apply(schedule)
     reached = final.predicted_bytes
     if reached >= model.predicted_bytes:
-        result.reason = result.reason or (
-            f"the split needs {model.quantity} {human(reached)}, no less than the model as it is ({human(model.predicted_bytes)})"
-        )
+        why = f"the split needs {model.quantity} {human(reached)}, no less than the model as it is ({human(model.predicted_bytes)})"
+        result.reason = result.reason or "; ".join((why, *schedule.notes))
         return
     if result.model is None or reached < result.model.predicted_bytes:
         result.split, result.written, result.model, result.reordering, result.schedule = one, made, final, ordering, schedule

@@ -25,7 +25,7 @@ BANDS = (2, 3, 4, 5, 7, 10)
 """Numbers of bands that are estimated; small changes go beyond them."""
 
 MISSES = 2
-"""Numbers of bands in a row that gain nothing, after which no more are estimated for a region."""
+"""Numbers of bands in a row that need no less than fewer do, after which no more are estimated for a region."""
 
 LONGEST = 16
 """Statements of a region."""
@@ -116,12 +116,13 @@ def candidates(estimator: Estimator, peak: int, axes: Sequence[Axis], out: Calla
                 if shape.joined >= peak:
                     continue
                 here: list[Candidate] = []
-                misses = 0
+                least, misses = 0, 0
                 for bands in BANDS:
                     one = shape.in_bands(bands)
                     if one is not None and one.peak < peak and all(one.peak < c.peak or one.extra < c.extra for c in here):
                         here.append(one)
-                        misses = 0
+                    if one is not None and (not least or one.peak < least):
+                        least, misses = one.peak, 0
                     else:
                         misses += 1
                     if misses == MISSES:

@@ -1,0 +1,232 @@
+"""The compiled inner loops of the optional distribution peakmem-native, where it is installed.
+
+The one place that knows of it. What it computes is what the Python beside it computes: the same orders, the same units of
+work; the choice shows in nothing but time. ``PEAKMEM_PURE=1`` in the environment keeps to Python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import warnings
+import weakref
+from array import array
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import accumulate, chain
+from typing import Any
+
+from peakmem.ordering.meter import Meter
+from peakmem.ordering.problem import Problem
+
+ABI = 2
+"""What the library has to answer."""
+
+LARGEST = 1 << 62
+"""Bytes that a problem may hold in all to be counted in 64 bits."""
+
+SLICE = 200_000
+"""Units of work between two looks at the meter (and at Ctrl-C)."""
+
+PAUSED, FOUND, NONE, NO_MEMORY, EXHAUSTED, GAVE_UP, LEAST, TRAP = range(8)
+
+
+def kernel() -> Kernel | None:
+    """The compiled loops, or None where they are not installed, do not fit or are not wanted."""
+    return None if os.environ.get("PEAKMEM_PURE", "0") not in ("", "0") else _load()
+
+
+@cache
+def _load() -> Kernel | None:
+    try:
+        import peakmem_native
+    except ImportError:
+        return None
+    try:
+        library = ctypes.CDLL(str(peakmem_native.LIBRARY))
+        found = library.peakmem_abi()
+    except (OSError, AttributeError) as error:
+        why = f"cannot be loaded ({error})"
+    else:
+        if found == ABI:
+            return Kernel(library)
+        why = f"is of another release (interface {found}, needed is {ABI})"
+    warnings.warn(f"peakmem-native {why}; the order search goes on in Python", RuntimeWarning, stacklevel=2)
+    return None
+
+
+class _Rows(ctypes.Structure):
+    """``Problem`` of kernel.c."""
+
+    _fields_ = (
+        ("n", ctypes.c_int32),
+        ("m", ctypes.c_int32),
+        *((name, ctypes.c_void_p) for name in ("preds", "succs_at", "succs", "touched_at", "touched", "touchers", "size")),
+        *((name, ctypes.c_void_p) for name in ("entry", "pinned", "workspace", "gains_at", "gain_of", "gain")),
+        ("mirrored", ctypes.c_int32),
+        ("entry_bytes", ctypes.c_int64),
+    )
+
+
+class _Image:
+    """A problem as the library sees it, and the arrays that hold it."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.fits = (
+            problem.base + sum(problem.size) + sum(problem.workspace) < LARGEST
+            and len(problem) + len(problem.size) + sum(map(len, problem.touched)) < 1 << 30
+        )
+        if not self.fits:
+            return
+        arrays = {
+            "preds": array("i", map(len, problem.preds)),
+            "succs_at": _starts(problem.succs),
+            "succs": array("i", chain.from_iterable(problem.succs)),
+            "touched_at": _starts(problem.touched),
+            "touched": array("i", chain.from_iterable(problem.touched)),
+            "touchers": array("i", map(len, problem.touchers)),
+            "size": array("q", problem.size),
+            "entry": array("B", problem.entry),
+            "pinned": array("B", problem.pinned),
+            "workspace": array("q", problem.workspace),
+            "gains_at": _starts(problem.gains),
+            "gain_of": array("i", (a for row in problem.gains for a, _ in row)),
+            "gain": array("q", (gain for row in problem.gains for _, gain in row)),
+        }
+        self.arrays = arrays
+        self.rows = _Rows(
+            n=len(problem),
+            m=len(problem.size),
+            mirrored=problem.mirrored,
+            entry_bytes=problem.entry_bytes,
+            **{name: row.buffer_info()[0] for name, row in arrays.items()},
+        )
+
+
+def _starts(rows: Sequence[Sequence[Any]]) -> array[int]:
+    return array("i", accumulate(map(len, rows), initial=0))
+
+
+class Kernel:
+    """The library's functions; each is named as the function that it stands for."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._images: weakref.WeakKeyDictionary[Problem, _Image] = weakref.WeakKeyDictionary()
+        handle, place, small, large = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+        self._new = _function(library.peakmem_beam_new, handle, place, small, large, place)
+        self._run = _function(library.peakmem_beam_run, small, handle, large, place)
+        self._order = _function(library.peakmem_beam_order, None, handle, place)
+        self._free = _function(library.peakmem_beam_free, None, handle)
+        self.search_new = _function(library.peakmem_search_new, handle, place)
+        self.search_start = _function(
+            library.peakmem_search_start, None, handle, place, small, large, large, large, large, large, small, small
+        )
+        self.search_run = _function(library.peakmem_search_run, small, handle, large, large, place)
+        self.search_steps = _function(library.peakmem_search_steps, small, handle, place)
+        self.search_free = _function(library.peakmem_search_free, None, handle)
+
+    def fits(self, problem: Problem) -> bool:
+        """Whether the library can hold it."""
+        return self._image(problem).fits
+
+    def search(self, problem: Problem) -> Search | None:
+        """The searches of a walk through ``problem``; None where the library cannot hold it."""
+        image = self._image(problem)
+        return Search(self, image) if image.fits else None
+
+    def _image(self, problem: Problem) -> _Image:
+        image = self._images.get(problem)
+        if image is None:
+            image = self._images[problem] = _Image(problem)
+        return image
+
+    def beam(self, problem: Problem, width: int, ceiling: int, mark: Sequence[int], meter: Meter) -> list[int]:
+        """`peakmem.ordering.beam.beam`."""
+        image = self._image(problem)
+        width, ceiling = min(width, (1 << 31) - 1), min(ceiling, LARGEST)
+        search = self._new(ctypes.byref(image.rows), width, ceiling, (ctypes.c_uint64 * len(mark))(*mark))
+        if not search:
+            raise MemoryError
+        try:
+            spent = ctypes.c_int64()
+            while not meter.out:
+                outcome = self._run(search, min(SLICE, meter.left), ctypes.byref(spent))
+                meter.spend(spent.value)
+                if outcome == FOUND:
+                    order = (ctypes.c_int32 * len(problem))()
+                    self._order(search, order)
+                    return list(order)
+                if outcome == NONE:
+                    break
+                if outcome == NO_MEMORY:
+                    raise MemoryError
+            return []
+        finally:
+            self._free(search)
+
+
+class Search:
+    """The searches of one walk, each from where the one before it and the walk's own steps led.
+
+    See ``_Pass._search`` of `peakmem.ordering.walk`. A search that an exception ended was the last.
+    """
+
+    def __init__(self, kernel: Kernel, image: _Image) -> None:
+        self._kernel = kernel
+        self._image = image
+        self._handle = kernel.search_new(ctypes.byref(image.rows))
+        if not self._handle:
+            raise MemoryError
+        weakref.finalize(self, kernel.search_free, self._handle)
+        self._steps = (ctypes.c_int32 * image.rows.n)()
+        self._length = 0
+        self.nodes = 0
+        self.blocked = 0
+
+    def run(
+        self, path: Sequence[int], budget: int, rest: int, limit: int, most_work: int, patience: int, safe_moves: bool, memo: bool,
+        meter: Meter, least: Callable[[list[int], int], bool], trap: Callable[[list[int]], int],
+    ) -> tuple[int, list[int]]:  # fmt: skip
+        """FOUND with the steps, EXHAUSTED or GAVE_UP; the search begins after ``path``.
+
+        ``least`` answers whether the state after some steps, whose rest it is given, has the least rest on the way; ``trap`` gives
+        the price of the exits of a trap after some steps, or -1. Either may raise `OutOfTime`, as ``meter`` does.
+        """
+        kernel, count = self._kernel, (ctypes.c_int64 * 5)()
+        steps = path[self._length :]
+        kernel.search_start(
+            self._handle, (ctypes.c_int32 * len(steps))(*steps), len(steps), min(budget, LARGEST), rest, limit, most_work, patience,
+            safe_moves, memo,
+        )  # fmt: skip
+        self._length = len(path)
+        told, answer = 0, -1
+        try:
+            while True:
+                outcome = kernel.search_run(self._handle, min(SLICE, meter.left), answer, count)
+                meter.spend(count[2] - told)
+                told = count[2]
+                if outcome == PAUSED:
+                    meter.check()
+                elif outcome == TRAP:
+                    answer = trap(self._taken())
+                elif outcome in (FOUND, LEAST):
+                    taken = self._taken()
+                    if outcome == FOUND or least(taken, count[4]):
+                        self._length += len(taken)
+                        return FOUND, taken
+                elif outcome == NO_MEMORY:
+                    raise MemoryError
+                else:
+                    return outcome, []
+        finally:
+            meter.spend(count[1] - told)
+            self.nodes, self.blocked = count[0], count[3]
+
+    def _taken(self) -> list[int]:
+        count = self._kernel.search_steps(self._handle, self._steps)
+        return list(self._steps[:count])
+
+
+def _function(function: Any, result: Any, *arguments: Any) -> Callable[..., Any]:
+    function.restype, function.argtypes = result, arguments
+    return function  # type: ignore[no-any-return]

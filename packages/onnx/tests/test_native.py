@@ -1,0 +1,334 @@
+"""Deployments through the C interface: the allocator with planned places, arenas, and the texts for C and C++ that make them."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+from itertools import pairwise
+
+import numpy as np
+import onnx
+import pytest
+from peakmem.api import load, optimize
+from peakmem.model import Schedule, UsageError
+from peakmem_onnx.capi import PLACES, library_of_the_wheel
+from peakmem_onnx.feeds import write_feeds
+from peakmem_onnx.replaying import Places, places_of, recorded, unavailable
+from peakmem_onnx.runtime import ask, counting_library, scratch
+from peakmem_onnx.snippets import native_snippet
+
+from .conftest import SHARED, branches, needs_runtime
+from .test_models import with_if
+from .test_orders import random_dag
+from .test_ways import confirm
+
+pytestmark = [needs_runtime, pytest.mark.skipif(bool(unavailable()), reason=f"no C interface here: {unavailable()}")]
+HEADERS = SHARED / "include"
+MODELS = sorted(path.name for path in SHARED.glob("*.onnx"))
+needs_headers = pytest.mark.skipif(not HEADERS.exists(), reason="the shared data folder with ONNX Runtime's headers is not there")
+needs_counting = pytest.mark.skipif(counting_library() is None, reason="allocations cannot be counted here")
+
+
+# -- places ----------------------------------------------------------------------------------------------------------
+
+
+def test_places_of_what_was_recorded():
+    found = places_of([128, 64, -1, 64, -2, 192, -3])
+    assert found.sizes == (128, 64, 64, 192)
+    assert found.offsets[3] is None  # never given back: an output
+    assert (found.outputs, found.bytes, found.lower_bound, found.total) == (192, 192, 192, 384)
+    assert places_of([]) == Places((), (), 0, 0, 0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_places_in_use_at_once_never_overlap(seed):
+    source = random.Random(seed)
+    trace, live, count = [], [], 0
+    for _ in range(120):
+        if live and source.random() < 0.5:
+            trace.append(-1 - live.pop(source.randrange(len(live))))
+        else:
+            trace.append(64 * source.randrange(1, 50))
+            live.append(count)
+            count += 1
+    trace += [-1 - number for number in live[1:]]
+    found = places_of(trace)
+    number, now = 0, set()
+    for entry in trace:
+        if entry < 0:
+            now.discard(-1 - entry)
+            continue
+        now.add(number)
+        number += 1
+        spans = sorted((found.offsets[i], found.offsets[i] + found.sizes[i]) for i in now if found.offsets[i] is not None)
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+        assert all(end <= found.bytes for _, end in spans)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_bytes_of_replayed_places_are_the_predicted_ones(store, seed):
+    m = load(store(random_dag(seed)), frontend="onnx", ort_level="none", deploy="replay")
+    assert m.quantity == "replay_bytes"
+    check = confirm(m.verify(m.apply(Schedule({"": m.executed(m.graph)}))))
+    assert check.details["executed_order"] == "exact"
+
+
+@pytest.mark.parametrize("level", ["none", "all"])
+def test_a_file_for_replay(store, tmp_path, level):
+    m = load(store(branches()), frontend="onnx", ort_level=level, deploy="replay")
+    result = optimize(m, time_limit=20)
+    confirm(result.verification)
+    assert not result.realized_optimal
+    result.model.save(tmp_path / "out.onnx")
+    again = load(tmp_path / "out.onnx", frontend="onnx", deploy="replay")
+    assert again.places == result.model.places
+    confirm(m.verify(again))
+    with pytest.raises(UsageError, match="say --deploy replay"):
+        load(store(branches()), frontend="onnx", ort_level=level).verify(load(tmp_path / "out.onnx", frontend="onnx"))
+
+
+def test_bodies_are_recorded_too(store):
+    m = load(store(with_if()), frontend="onnx", ort_level="none", deploy="replay")
+    check = m.verify(m)
+    assert check.failures == ()
+    assert check.optimized_bytes == m.predicted_bytes
+
+
+@needs_counting
+@pytest.mark.parametrize("name", MODELS)
+def test_shared_models_hold_what_was_predicted(name):
+    m = load(SHARED / name, frontend="onnx", deploy="replay")
+    confirm(m.verify(m))
+    arena = load(SHARED / name, frontend="onnx", deploy="arena")
+    confirm(arena.verify(arena))
+    assert region_taken(arena) == arena.native_region
+
+
+def region_taken(m) -> int:
+    """What the arena of a session of the C interface takes from the system for a file."""
+    with scratch() as folder:
+        (folder / "m.onnx").write_bytes(m.serialized())
+        step = {"do": "measure", "capi": True, "level": "none", "chunk": m.native_region, "model": str(folder / "m.onnx"),
+                "feeds_files": write_feeds(m.origin.feeds[:1], folder)}
+        (answer,) = ask(folder, [step], preload=counting_library())
+    return answer["taken"]
+
+
+# -- programs in C and C++ -------------------------------------------------------------------------------------------
+
+MAIN = """
+static void put(const void *data, size_t size) { fwrite(data, 1, size, stdout); }
+static void *get(const char *path, size_t size) {
+  FILE *file = fopen(path, "rb");
+  void *data = malloc(size + 1);
+  if (!file || fread(data, 1, size, file) != size) exit(2);
+  fclose(file);
+  return data;
+}
+int main(void) {
+  const OrtApi *ort = OrtGetApiBase()->GetApi(ORT_API_VERSION);
+  OrtMemoryInfo *memory;
+  peakmem_check(ort, ort->CreateCpuMemoryInfo(OrtDeviceAllocator, OrtMemTypeDefault, &memory));
+#ifdef __cplusplus
+  Ort::Env env(ORT_LOGGING_LEVEL_ERROR, "test");
+  Ort::Session made = peakmem_open(env);
+  OrtSession *session = made;
+#else
+  OrtEnv *env;
+  peakmem_check(ort, ort->CreateEnv(ORT_LOGGING_LEVEL_ERROR, "test", &env));
+  OrtSession *session = peakmem_open(ort, env);
+#endif
+  const char *outputs[] = {OUTPUTS};
+  OrtValue *results[COUNT];
+  OrtValue *kept[COUNT] = {0};
+  for (int shapes = 0; shapes < TURNS; shapes++) {
+    INPUTS
+    for (int turn = 0; turn < 3; turn++) {
+      for (int i = 0; i < COUNT; i++) results[i] = NULL;
+      peakmem_check(ort, ort->Run(session, NULL, names, (const OrtValue *const *)values, GIVEN, outputs, COUNT, results));
+      for (int i = 0; i < COUNT; i++) {
+        void *data;
+        size_t count;
+        OrtTensorTypeAndShapeInfo *info;
+        peakmem_check(ort, ort->GetTensorMutableData(results[i], &data));
+        peakmem_check(ort, ort->GetTensorTypeAndShape(results[i], &info));
+        peakmem_check(ort, ort->GetTensorShapeElementCount(info, &count));
+        ort->ReleaseTensorTypeAndShapeInfo(info);
+        if (!turn) put(data, count * 4);
+        if (kept[i]) ort->ReleaseValue(kept[i]);
+        kept[i] = results[i]; /* to the end of the next run, as programs do */
+      }
+    }
+  }
+  REPORT
+  for (int i = 0; i < COUNT; i++) ort->ReleaseValue(kept[i]);
+#ifndef __cplusplus
+  ort->ReleaseSession(session);
+  ort->ReleaseEnv(env);
+#endif
+  return 0;
+}
+"""
+REPORT = 'fprintf(stderr, "%zu %zu %zu %zu", peakmem_plan.hits, peakmem_plan.outputs, peakmem_plan.misses, peakmem_plan.touched);'
+
+
+def quoted(names):
+    return ", ".join(f'"{name}"' for name in names)
+
+
+def program(tmp_path, language, text, sets, outputs, report="", main=MAIN):
+    """Compile the snippet with a main function that runs all sets, each three times; the command."""
+    names = list(sets[0])
+    lines = [f"static const char *names[] = {{{quoted(names)}}};", f"static OrtValue *values[{len(names)}];"]
+    for number, feeds in enumerate(sets):
+        lines.append(f"if (shapes == {number}) {{")
+        for i, array in enumerate(feeds.values()):
+            file = tmp_path / f"in{number}_{i}.bin"
+            file.write_bytes(np.ascontiguousarray(array).tobytes())
+            kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            shape = ", ".join(map(str, array.shape)) or "1"
+            lines.append(
+                f"int64_t shape{i}[] = {{{shape}}}; peakmem_check(ort, ort->CreateTensorWithDataAsOrtValue(memory, "
+                f'get("{file}", {array.nbytes}), {array.nbytes}, shape{i}, {array.ndim}, '
+                f"(ONNXTensorElementDataType){kind}, &values[{i}]));"
+            )
+        lines.append("}")
+    words = {"INPUTS": "\n    ".join(lines), "OUTPUTS": quoted(outputs), "COUNT": len(outputs), "GIVEN": len(names), "TURNS": len(sets),
+             "REPORT": report}
+    for word, meaning in words.items():
+        main = main.replace(word, str(meaning))
+    source = text + main
+    suffix, compiler, standard = {"c": (".c", "gcc", "-std=gnu11"), "c++": (".cpp", "g++", "-std=c++17")}[language]
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not installed")
+    path = tmp_path / f"program{suffix}"
+    path.write_text(source)
+    binary = tmp_path / f"program_{language}"
+    library = library_of_the_wheel()
+    (tmp_path / "libonnxruntime.so.1").symlink_to(library)  # under the name that it gives itself
+    done = subprocess.run(
+        [compiler, standard, "-O1", "-Wall", "-Wextra", "-Werror", f"-I{HEADERS}", str(path), "-o", str(binary), str(library),
+         f"-Wl,-rpath,{tmp_path}", "-lpthread"], capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return binary
+
+
+def executed(binary):
+    done = subprocess.run([str(binary)], capture_output=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout, [int(part) for part in done.stderr.decode().split() if part.isdigit()]
+
+
+def python_outputs(path, sets):
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return b"".join(array.tobytes() for feeds in sets for array in session.run(None, feeds))
+
+
+@needs_headers
+@pytest.mark.parametrize("language", ["c", "c++"])
+@pytest.mark.parametrize("name", [name for name in MODELS if name in ("aspp_like.onnx", "nas_like.onnx", "light_squeezenet.onnx")])
+def test_the_text_for_replay_runs(tmp_path, language, name):
+    m = load(SHARED / name, frontend="onnx", deploy="replay")
+    m.save(tmp_path / "m.onnx")
+    sets = m.origin.feeds[:1]
+    text = m.snippet(str(tmp_path / "m.onnx"))
+    binary = program(tmp_path, language, text, sets, m.graph.outputs, REPORT)
+    outputs, (hits, planned, misses, touched) = executed(binary)
+    assert outputs == python_outputs(tmp_path / "m.onnx", sets)
+    assert misses == 0
+    assert hits + planned == 3 * len(m.places.sizes)
+    assert touched == m.places.bytes
+
+
+@needs_headers
+@pytest.mark.parametrize("language", ["c", "c++"])
+def test_the_text_for_a_planned_arena_runs(store, tmp_path, language):
+    m = load(store(branches()), frontend="onnx", ort_level="none", deploy="arena", snippet_language="c")
+    m.save(tmp_path / "m.onnx")
+    assert str(m.native_region) in m.snippet()
+    binary = program(tmp_path, language, m.snippet(str(tmp_path / "m.onnx")), m.origin.feeds[:1], m.graph.outputs)
+    assert executed(binary)[0] == python_outputs(tmp_path / "m.onnx", m.origin.feeds[:1])
+
+
+def open_dimension():
+    proto = branches()
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[2].dim_param = "h"
+    del proto.graph.value_info[:]
+    return proto
+
+
+@needs_headers
+@pytest.mark.parametrize("language", ["c", "c++"])
+def test_other_shapes_come_from_the_c_library_and_the_plan_is_found_again(store, tmp_path, language):
+    path = store(open_dimension())
+    planned = {"x": np.ones((1, 3, 16, 16), np.float32)}
+    other = {"x": np.ones((1, 3, 24, 16), np.float32)}
+    places = recorded(path.read_bytes(), planned, {"level": "none", "threads": 1})
+    text = native_snippet(str(path), threads=1, deployed=places)
+    binary = program(tmp_path, language, text, [planned, other, planned], ["y"], REPORT)
+    outputs, (hits, named, misses, touched) = executed(binary)
+    assert outputs == python_outputs(path, [planned, other, planned])
+    each = len(places.sizes)
+    assert hits + named >= 6 * each  # the planned shape: every request, before and after
+    assert 0 < misses <= 3 * each
+    assert touched == places.bytes
+
+
+THREADS = """
+#include <thread>
+int main() {
+  Ort::Env env(ORT_LOGGING_LEVEL_ERROR, "test");
+  Ort::Session session = peakmem_open(env);
+  bool same = true;
+  auto work = [&](float fill) {
+    std::vector<float> x(3 * 16 * 16, fill), first;
+    int64_t shape[] = {1, 3, 16, 16};
+    auto memory = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
+    const char *in[] = {"x"}, *out[] = {"y"};
+    for (int i = 0; i < 200; i++) {
+      Ort::Value value = Ort::Value::CreateTensor<float>(memory, x.data(), x.size(), shape, 4);
+      auto y = session.Run(Ort::RunOptions{nullptr}, in, &value, 1, out, 1);
+      const float *data = y[0].GetTensorData<float>();
+      std::vector<float> now(data, data + y[0].GetTensorTypeAndShapeInfo().GetElementCount());
+      if (first.empty()) first = now;
+      if (now != first) same = false;
+    }
+  };
+  std::thread a(work, 1.f), b(work, -2.f), c(work, .5f);
+  a.join(); b.join(); c.join();
+  fprintf(stderr, "%d %zu", (int)same, peakmem_plan.holding);
+  return 0;
+}
+"""
+
+
+@needs_headers
+def test_threads_share_no_byte(store, tmp_path):
+    m = load(store(branches()), frontend="onnx", ort_level="none", deploy="replay")
+    m.save(tmp_path / "m.onnx")
+    binary = program(tmp_path, "c++", m.snippet(str(tmp_path / "m.onnx")), m.origin.feeds[:1], m.graph.outputs, main=THREADS)
+    assert executed(binary)[1] == [1, 0]
+
+
+@needs_headers
+def test_the_functions_stand_where_they_are_looked_for(tmp_path):
+    checks = "".join(f"_Static_assert(offsetof(OrtApi, {name}) == {place} * sizeof(void *), \"{name}\");\n" for name, place in PLACES.items())
+    source = tmp_path / "places.c"
+    source.write_text(f"#include <stddef.h>\n#include <onnxruntime_c_api.h>\n{checks}")
+    done = subprocess.run(["gcc", "-fsyntax-only", f"-I{HEADERS}", str(source)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_the_c_interface_replay_is_refused(store, monkeypatch):
+    from peakmem.model import RuntimeMissing
+
+    monkeypatch.setattr("peakmem_onnx.compile.unavailable", lambda: "there is none")
+    with pytest.raises(RuntimeMissing, match="--deploy replay: what a session asks for cannot be recorded: there is none"):
+        load(store(branches()), frontend="onnx", deploy="replay")
