@@ -17,7 +17,7 @@ from peakmem_cli.interrupts import INTERRUPTED, Terminated, heed
 from peakmem_cli.screen import print_error, print_json
 from peakmem_cli.streams import prepare
 
-COMMANDS = ("inspect", "optimize", "certify", "check", "verify", "recompute", "split", "arena", "report", "survey", "merge", "frontends")
+COMMANDS = ("inspect", "optimize", "certify", "check", "verify", "recompute", "split", "arena", "report", "survey", "merge", "frontends", "schema")
 """In the order of the help; each is a module of `peakmem_cli.commands` that offers ``command``."""
 
 ERROR_SCHEMA = "peakmem.error/1"
