@@ -1,6 +1,6 @@
 /* The inner loops of peakmem's order search, for core to call through ctypes.
  *
- * peakmem.ordering.problem, .beam and .walk are the specification: for the same input every function here gives
+ * peakmem.ordering.problem, .beam, .walk and .cuts are the specification: for the same input every function here gives
  * the same order and counts the same units of work, statement by statement. Integers only, no clock, no threads,
  * no state outside the handles; two handles may be used from two threads.
  */
@@ -30,7 +30,7 @@ static int lowest(uint64_t x)
 }
 #endif
 
-#define ABI 2
+#define ABI 3
 
 enum { PAUSED, FOUND, NONE, NO_MEMORY };
 
@@ -45,10 +45,10 @@ API int32_t peakmem_abi(void)
  * as long as the problem is used. */
 typedef struct {
     int32_t n, m;
-    const int32_t *preds;     /* number of direct predecessors of each statement */
+    const int32_t *preds_at, *preds;
     const int32_t *succs_at, *succs;
     const int32_t *touched_at, *touched;
-    const int32_t *touchers;  /* number of touchers of each buffer */
+    const int32_t *touchers_at, *touchers;
     const int64_t *size;
     const uint8_t *entry, *pinned;
     const int64_t *workspace;
@@ -98,10 +98,10 @@ static int state_init(State *s, const Problem *p)
         return 0;
     for (int32_t b = 0; b < p->m; b++) {
         s->born[b] = p->entry[b];
-        s->remaining[b] = p->touchers[b] + p->pinned[b];
+        s->remaining[b] = p->touchers_at[b + 1] - p->touchers_at[b] + p->pinned[b];
     }
     for (int32_t v = 0; v < p->n; v++) {
-        s->missing[v] = p->preds[v];
+        s->missing[v] = p->preds_at[v + 1] - p->preds_at[v];
         if (!s->missing[v]) {
             s->ready[v >> 6] |= (uint64_t)1 << (v & 63);
             s->ready_count++;
@@ -812,4 +812,98 @@ API int32_t peakmem_search_steps(const Search *x, int32_t *steps)
 {
     memcpy(steps, x->state.path + x->origin, (size_t)(x->state.length - x->origin) * sizeof *steps);
     return x->state.length - x->origin;
+}
+
+/* -- networks of minimum cuts ----------------------------------------------------------------------------------- */
+
+enum { SOURCE, SINK };
+
+/* The network of `peakmem.ordering.cuts._cut`, without overlays: its arcs in the same order.
+ *
+ * `buffers` are those that undecided statements touch, ascending, with `born` and `remaining` of each below; `births` are rows
+ * by buffer, or NULL where the first toucher is the only one. `node` is n zeros, and is again when this returns.
+ * `told`: what adds to the constant, what enters from the source, whether an arc leads to the sink; without either of these two
+ * the arcs of dependences are left out, since nothing can flow.
+ * Returns the number of arcs; beyond `room` they are counted only. */
+API int64_t peakmem_network(const Problem *p, const int32_t *undecided, int32_t count, const int32_t *buffers, const int32_t *born,
+                            const int32_t *remaining, int32_t buffer_count, const int32_t *births_at, const int32_t *births,
+                            int32_t *node, int32_t *tails, int32_t *heads, int64_t *capacities, int64_t room, int64_t *told)
+{
+    int64_t arcs = 0, constant = 0, entered = 0, infinity = 1, sink = 0;
+    int32_t next = count + 2;
+#define ARC(tail, head, capacity)                                                                                              \
+    do {                                                                                                                       \
+        if (arcs < room) {                                                                                                     \
+            tails[arcs] = (tail);                                                                                              \
+            heads[arcs] = (head);                                                                                              \
+            capacities[arcs] = (capacity);                                                                                     \
+        }                                                                                                                      \
+        arcs++;                                                                                                                \
+    } while (0)
+    for (int32_t i = 0; i < count; i++)
+        node[undecided[i]] = i + 2;
+    for (int32_t i = 0; i < buffer_count; i++)
+        infinity += p->size[buffers[i]];
+    for (int32_t i = 0; i < buffer_count; i++) {
+        const int32_t b = buffers[i], *touchers = p->touchers + p->touchers_at[b];
+        const int32_t touchers_count = p->touchers_at[b + 1] - p->touchers_at[b];
+        const int64_t size = p->size[b];
+        int32_t inside = 0, first = -1, here;
+        for (int32_t k = 0; k < touchers_count; k++)
+            if (node[touchers[k]]) {
+                if (!inside++)
+                    first = touchers[k];
+            }
+        int kept = remaining[i] > inside;
+        if (born[i]) {
+            constant -= size;
+            if (kept) {
+                constant += size;
+                continue;
+            }
+            here = next++;
+            ARC(SOURCE, here, size);
+            entered += size;
+        } else {
+            const int32_t *row = births_at ? births + births_at[b] : &first;
+            const int32_t all = births_at ? births_at[b + 1] - births_at[b] : inside > 0;
+            int32_t sources = 0;
+            for (int32_t k = 0; k < all; k++)
+                sources += node[row[k]] > 0;
+            if (!sources)
+                continue;
+            here = next++;
+            if (all == 1) {
+                ARC(node[row[0]], here, size);
+            } else {
+                int32_t joint = next++;
+                for (int32_t k = 0; k < all; k++)
+                    if (node[row[k]])
+                        ARC(node[row[k]], joint, infinity);
+                ARC(joint, here, size);
+            }
+        }
+        if (kept) {
+            ARC(here, SINK, infinity);
+            sink = 1;
+        } else {
+            for (int32_t k = 0; k < touchers_count; k++)
+                if (node[touchers[k]])
+                    ARC(here, node[touchers[k]], infinity);
+        }
+    }
+    told[0] = constant;
+    told[1] = entered;
+    told[2] = sink;
+    if (entered && sink)
+        for (int32_t i = 0; i < count; i++) {
+            int32_t u = undecided[i];
+            for (int32_t k = p->preds_at[u]; k < p->preds_at[u + 1]; k++)
+                if (node[p->preds[k]])
+                    ARC(i + 2, node[p->preds[k]], infinity);
+        }
+    for (int32_t i = 0; i < count; i++)
+        node[undecided[i]] = 0;
+    return arcs;
+#undef ARC
 }

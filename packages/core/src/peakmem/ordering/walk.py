@@ -116,8 +116,7 @@ class _Pass:
         self.rules = rules
         self.state = State(problem)
         self.pricer = Pricer(problem, births, rules)
-        kernel = native.kernel()
-        self.compiled = kernel.search(problem) if kernel is not None else None
+        self.compiled: native.Search | None = None
         self.nodes = 0
         self.cuts = 0
         self.blocked = 0
@@ -212,6 +211,9 @@ class _Pass:
         """Depth-first for the next safe jump; leaves ``state`` at its end (FOUND) or where it was."""
         rest = self.state.rest if self.rules.safe_jumps else -1
         patience = PATIENCE if patient and self.rules.search_traps else 1 << 61
+        kernel = native.kernel()
+        if self.compiled is None and kernel is not None:
+            self.compiled = kernel.search(self.problem)
         if self.compiled is None:
             outcome = self._python(budget, rest, limit, patience)
         else:
