@@ -329,7 +329,8 @@ class TfliteBands(Splittable):
             return "computes with other types than it is given"
         if options is not None and options.scalar(1, "b"):
             return "has shuffled weights"
-        return self._filters(op, 0, Free(), ())
+        # Kernels may multiply otherwise by one scale than by one for each channel.
+        return self._filters(op, 0, Free(least=2 if w.scales > 1 else 1), ())
 
     def _operand(self, op: Operator, place: int) -> Tensor | None:
         """An operand computed as the model runs."""
@@ -342,7 +343,8 @@ class TfliteBands(Splittable):
 
     def _cuttable(self, op: Operator, place: int, d: int) -> bool:
         """Whether an operand is a constant of whole bytes, densely stored in the file, with one scale or one for each entry
-        of the dimension that it is to be cut along."""
+        of the dimension that it is to be cut along; of a single dimension, whatever number the file gives it (biases of
+        depthwise convolutions often have that of the weights)."""
         tensor = self._constant(op, place)
         if tensor is None or tensor.type == "INT4" or self.graph.external:
             return False
@@ -350,7 +352,7 @@ class TfliteBands(Splittable):
         quantization = table.sub(4, "quantization")
         scales = quantization.vector(2, 4, "scale")[1] if quantization is not None else 0
         along = quantization.scalar(6, "i") if quantization is not None else 0
-        return not table.target(6) and (scales <= 1 or (along == d and scales == tensor.shape[d]))
+        return not table.target(6) and (scales <= 1 or ((along == d or len(tensor.shape) == 1) and scales == tensor.shape[d]))
 
     def _numbers(self, op: Operator, place: int) -> tuple[int, ...] | None:
         """A constant of whole numbers."""

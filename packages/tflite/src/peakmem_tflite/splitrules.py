@@ -104,7 +104,8 @@ class Side:
         if table is None:
             return [""] * count
         (s, scales), (z, zeros) = table.vector(2, 4, "scales"), table.vector(3, 8, "zero points")
-        along, data = table.scalar(6, "i"), self.file.flat.data
+        # The channels of a tensor of rank 1 are its only axis, whatever number the file gives that.
+        along, data = table.scalar(6, "i") if len(self.shape(t)) > 1 else axis, self.file.flat.data
         if table.position(4) or (scales > 1 and (along != axis or scales != count)) or (zeros > 1 and zeros != scales):
             raise NoMap("has scales along another axis than its channels")
 

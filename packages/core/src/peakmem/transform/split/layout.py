@@ -158,8 +158,11 @@ def _forward(
         if y not in need:
             continue
         if not rule.banded:
-            have[y] = exactly(*need[y])
-            result.runs.append((q, {}, have[y]))
+            free = rule.map.output(exactly(*need[y]))
+            if free is None:
+                return None
+            have[y] = free
+            result.runs.append((q, {}, free))
             continue
         given = {b: have[b] for b in rule.banded}
         out = _run(rule, given)

@@ -33,13 +33,21 @@ class Same(RowMap):
 
 @dataclass(frozen=True)
 class Free(RowMap):
-    """No input is banded: any rows can be computed, such as some channels of a convolution."""
+    """No input is banded: any rows can be computed, such as some channels of a convolution.
+
+    Attributes
+    ----------
+    least : int
+        Rows that a band must have.
+    """
+
+    least: int = 1
 
     def need(self, low: int, high: int) -> tuple[int, int]:
         return low, high
 
     def output(self, rows: Rows) -> Rows | None:
-        return rows
+        return rows if rows.count >= self.least else None
 
 
 @dataclass(frozen=True)
