@@ -69,8 +69,8 @@ def check(session: nox.Session) -> None:
 
 @nox.session
 def core(session: nox.Session) -> None:
-    """The core: no frontend, no runtime; both checkers on what it proves."""
-    session.install(*map(local, CORE), *TESTING)
+    """The core: no frontend, no runtime; both checkers on what it proves. With the compiled kernel, which tests hold to the Python."""
+    session.install(*map(local, (*CORE, "native")), *TESTING)
     test(session, "packages/core/tests", "packages/check/tests/test_c_checker.py")
 
 
