@@ -9,6 +9,7 @@ from peakmem.api import load
 from peakmem.model import InputError, UsageError
 from peakmem_onnx import totals
 from peakmem_onnx.protos import usual_size
+from peakmem_onnx.runtime import counting_library
 
 from .conftest import FLOAT, INT64, branches, model, needs_runtime, pypi_model, value, weight
 from .test_ways import confirm
@@ -111,6 +112,20 @@ def test_a_run_without_end_is_tried_at_one_level(store, monkeypatch):
     with pytest.raises(InputError, match="did not end"):
         load(store(branches()), frontend="onnx")
     assert tried == ["all"]
+
+
+@pytest.mark.skipif(counting_library() is None, reason="allocations cannot be counted here")
+@pytest.mark.parametrize("accepted", [False, True])
+def test_a_prediction_that_fails_costs_the_file_only_without_a_choice(store, accepted):
+    m = load(store(branches()), frontend="onnx", ort_level="none", repeats=0, accept_inexact=accepted)
+    m.__dict__["predicted_bytes"] = 64
+    check = m.verify(m)
+    assert check.bitwise_identical
+    assert not check.as_predicted
+    assert bool(check.failures) != accepted
+    told = " ".join(check.notes if accepted else check.failures)
+    assert "was predicted to take 64 bytes and took" in told
+    assert ("not exact" if accepted else "--accept-inexact") in told
 
 
 def test_totals_of_the_levels(store):

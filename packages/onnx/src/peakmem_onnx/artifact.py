@@ -46,6 +46,8 @@ class Origin:
         Of the snippet: "c", or "auto" for what goes with the deployment.
     all_levels : bool
         Whether totals of all levels are told.
+    inexact : bool
+        Whether bytes other than predicted are a note and no failure.
     limit : int
         Seconds that a run may take.
     repeats : int
@@ -74,6 +76,7 @@ class Origin:
     session: tuple[str, ...] = ()
     language: str = "auto"
     all_levels: bool = False
+    inexact: bool = False
     limit: int = 0
     repeats: int = 0
 

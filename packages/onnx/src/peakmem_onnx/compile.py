@@ -96,6 +96,7 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
         contrast=contrast_of(sets[0], fixed, tuple(arrays[0]) if arrays else ()),
         session=session,
         language=str(options.get("snippet_language", "auto")),
+        inexact=bool(options.get("accept_inexact")),
         all_levels=bool(options.get("all_levels")),
         limit=int(options.get("run_limit", 0)),
         repeats=int(options.get("repeats", 0)),

@@ -109,9 +109,10 @@ class OnnxModel(Artifact, Model):
         numbering, found = best_numbering(self.graph, self.facts, [ordering.orders.get("", ())])
         charged = {path: len(program) for path, program in self.program.bodies()}
         orders = {path: default_order(b) for path, b in _bodies(self.graph) if charged.get(path) == len(b.nodes)}
+        placed = "; the requests of a run are then placed in a block" if self.way is REPLAY else ""
         note = (
             f"{found:,} bytes are the best found for default sessions by a local search over node numberings; no bound is "
-            "known for them, and what is proved of the live peak says nothing about them"
+            f"known for them, and what is proved of the live peak says nothing about them{placed}"
         )
         return Numbered({"": default_order(self.graph, numbering), **orders}, notes=(note,), numbering=numbering)
 
