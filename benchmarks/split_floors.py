@@ -7,13 +7,15 @@ there of ranks and effects) runs whole, however the rest is cut. So whatever is 
 
 - all graph inputs, and something that is made of them;
 - for an operator that must run whole: all that it reads and writes, and its scratch;
-- for one that can be cut by output channels only: all that it reads, and a piece of its result;
+- for one that can be cut by output channels only: all that it reads, which is whole, and a piece of its result;
 - for a tensor that must be whole, as a graph output or because an operator reads it that runs whole: either twice its bytes
   (the join reads all of it and writes all of it), or all that its operator reads to give all of it, with it.
 
-The floor is the largest of these, rounded as TFLite Micro rounds. It is a bound for splits without joins in place; it says
-nothing of whether a split reaches it. Beside it stands the live peak of the file with its order certified, and the bound of
-that: a model whose floor is at its bound gains nothing from any split. Everything is computed in this run; no runtime is needed.
+The floor is the largest of these, rounded as TFLite Micro rounds, less what an output on its dying input may save. It is a bound
+for splits without joins in place; it says nothing of whether a split reaches it. Beside it stands the live peak of the file with
+its order certified, and the bound of that: a model whose floor is at its bound gains nothing from any split; and the floor that
+`peakmem split` gives as its reason (`peakmem.transform.split.floor`), which follows what must be whole further up. That one comes
+from the rules of the code that splits, this one from those of the checker. Everything is computed in this run; no runtime is needed.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from pathlib import Path
 from common import SHARED, markdown
 from peakmem.model import InputError
 from peakmem.ordering import order_program
+from peakmem.transform.split import floor
 from peakmem_tflite.effects import pure
 from peakmem_tflite.graph import Operator, Subgraph
 from peakmem_tflite.model import TfliteModel
@@ -36,7 +39,7 @@ ONLY_CHANNELS = "FULLY_CONNECTED"
 ALL_CHANNELS = ("SOFTMAX", "L2_NORMALIZATION", "CONCATENATION")
 """Operators with rows, of which there are none where tensors have no four axes."""
 WINDOWS = ("CONV_2D", "DEPTHWISE_CONV_2D", "AVERAGE_POOL_2D", "MAX_POOL_2D")
-HEADER = ("model", "what sets the floor", "live peak of the order", "its bound", "floor", "floor / bound")
+HEADER = ("model", "what sets the floor", "live peak of the order", "its bound", "floor", "that of peakmem split", "floor / bound")
 
 
 def cut(model: TfliteModel, main: Subgraph, op: Operator) -> str:
@@ -55,6 +58,8 @@ def floors(model: TfliteModel) -> list[tuple[int, str]]:
     size = {t: rounded(tensor.size) for t, tensor in enumerate(main.tensors) if not tensor.constant and not tensor.variable}
     how = [cut(model, main, op) for op in main.operators]
 
+    saved = [max((gain for _, gain in gains), default=0) for gains in model.program.gains]
+
     def bytes_of(*tensors: int) -> int:
         return sum(size.get(t, 0) for t in set(tensors))
 
@@ -65,10 +70,12 @@ def floors(model: TfliteModel) -> list[tuple[int, str]]:
     whole = set(main.outputs)
     for i, (op, kind) in enumerate(zip(main.operators, how)):
         if not kind:
-            found.append((bytes_of(*op.inputs, *op.outputs) + model.program.statements[i].workspace, f"{name(i)} runs whole"))
+            needed = bytes_of(*op.inputs, *op.outputs) + model.program.statements[i].workspace - saved[i]
+            found.append((needed, f"{name(i)} runs whole"))
             whole |= set(op.inputs)
         elif kind == "channels" and op.op == ONLY_CHANNELS:
             found.append((bytes_of(*op.inputs) + ALIGNMENT, f"{name(i)} reads all"))
+            whole |= set(op.inputs)
     for t in whole - set(main.inputs):
         i = main.producer.get(t)
         if t not in size or i is None or not how[i]:
@@ -76,7 +83,7 @@ def floors(model: TfliteModel) -> list[tuple[int, str]]:
         # Of its operands a convolution without padding may leave rows out at the end, fewer than a stride; those are let off.
         op = main.operators[i]
         operands = sum(size.get(u, 0) - left_out(main, op, u) for u in set(op.inputs))
-        found.append((size[t] + min(size[t], operands), f"{main.tensors[t].name or t} is whole, of {name(i)}"))
+        found.append((size[t] + min(size[t], operands - saved[i]), f"{main.tensors[t].name or t} is whole, of {name(i)}"))
     return found
 
 
@@ -93,8 +100,10 @@ def left_out(main: Subgraph, op: Operator, t: int) -> int:
 def row(path: Path, limit: float) -> list[str]:
     model = TfliteModel.from_bytes(path.read_bytes(), path=path, settings=Settings(named=True))
     ordering = order_program(model.program, time_limit=limit)
-    floor, what = max(floors(model))
-    return [path.stem, what, f"{ordering.peak:,}", f"{ordering.lower_bound:,}", f"{floor:,}", f"{100 * floor / ordering.lower_bound:.0f} %"]
+    least, what = max(floors(model))
+    own = floor(model.splittable()).size
+    share = f"{100 * max(least, own) / ordering.lower_bound:.0f} %"
+    return [path.stem, what, f"{ordering.peak:,}", f"{ordering.lower_bound:,}", f"{least:,}", f"{own:,}", share]
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ import pytest
 from peakmem.frontends import complete_options
 from peakmem.model import InputError, UsageError
 from peakmem.ordering import order_program
+from peakmem.transform.split import floor, glance, lay_out
 from peakmem_tflite import board, levers, sharing, tail
 from peakmem_tflite.accesses import accesses
 from peakmem_tflite.arena import allocations, head, planner_temp
@@ -336,12 +337,33 @@ def test_what_could_help_is_named_where_nothing_else_can(tiny):
     schedule = model.schedule(ordering)
     said = [note for note in schedule.notes if note.startswith("beyond order and plan: ")]
     assert ordering.certificate is not None
-    assert "running operators twice" in said[0]
-    assert "8-bit activations instead of floats" in said[1]
+    assert len(said) == 3
+    assert "bands" in said[0]
+    assert "running operators twice" in said[1]
+    assert "8-bit activations instead of floats" in said[2]
     # Figures: the floor, and a quarter of each tensor, rounded.
-    quarter = int(re.search(r"about ([\d,]+) B", said[1])[1].replace(",", ""))
+    quarter = int(re.search(r"about ([\d,]+) B", said[2])[1].replace(",", ""))
     assert model.apply(schedule).predicted_bytes / 4 <= quarter < model.apply(schedule).predicted_bytes
     assert not any(note.startswith("beyond") for note in load(tiny.encode(tiny.cells(1)), no_plan=True).schedule(order_program(model.program, effort=0)).notes)
+
+
+def test_bands_are_named_with_what_a_short_search_of_them_needs(tiny):
+    """The figure is that of a split that can be made, and is the lever's own; where nothing can be gained the floor says so."""
+    model = load(tiny.encode(tiny.convolutions()), named=True)
+    ordering = order_program(model.program)
+    source, macs = model.splittable(), sum(s.cost for s in model.program.statements)
+    best = levers.Best(model.program, model.graph, {0: ordering.orders[""]}, "reference", ordering.peak, bands=source)
+    said = levers.bands(best)
+    found = glance(source, ordering.orders[""], ordering.peak, macs // 10)
+    assert found.points, said
+    made = model.apply_split(lay_out(source, found.points[0].order, found.points[0].regions))
+    need = order_program(made.program).peak
+    assert int(re.search(r"about ([\d,]+) B", said)[1].replace(",", "")) == need < ordering.peak
+    assert any(said in note for note in model.schedule(ordering).notes)
+    assert levers.bands(replace(best, bands=None)) == ""
+    at_floor = levers.bands(replace(best, head=floor(source).size))
+    assert f"no split of it needs less than {floor(source).size:,} bytes" in at_floor
+    assert levers.bands(replace(best, head=floor(source).size + 1)).endswith("looks at more orders)")
 
 
 def test_integers_need_no_smaller_elements(tiny):

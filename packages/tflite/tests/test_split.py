@@ -12,7 +12,8 @@ import peakmem
 import pytest
 from peakmem.frontends.splitting import Region
 from peakmem.model import InputError, Refused, UsageError
-from peakmem.transform.split import lay_out, run
+from peakmem.ordering import order_program
+from peakmem.transform.split import Search, floor, lay_out, run
 from peakmem_tflite import splitwrite
 from peakmem_tflite.flatbuffer import Flat
 from peakmem_tflite.model import TfliteModel
@@ -21,7 +22,10 @@ from peakmem_tflite.settings import Settings
 from peakmem_tflite.splitcheck import check_split
 
 sys.path.append(str(Path(__file__).parent))  # for the helpers of this test
+from bands import Net, main
 from splitnets import image_net, same_outputs
+from trees import load as load_tree
+from trees import save
 
 FAULTS = Path(__file__).resolve().parents[4] / "shared" / "data" / "faults" / "tflite"
 
@@ -178,6 +182,85 @@ def test_channels_take_their_own_scales_along(tiny, tflm, tmp_path):
     assert same_outputs(model.data, made.data, tmp_path) > 0
     weights = [made.graph.subgraphs[0].tensors[op.inputs[1]] for op in made.graph.subgraphs[0].operators if op.op == "CONV_2D"]
     assert [w.shape[0] for w in weights[:4]] == [6, 6, 6, 6]
+
+
+def per_channel(op: str) -> bytes:
+    """One operator of 8-bit integers with a scale for each channel, and a bias that names dimension 3 as the one of its scales."""
+    net = Net(random.Random(3), "int8")
+    x = net.tensor([1, 6, 6, 6] if op == "DEPTHWISE_CONV_2D" else [1, 24])
+    if op == "DEPTHWISE_CONV_2D":
+        w, bias = net.weights([1, 3, 3, 6], 3, x)
+        main(net.model).Tensors[bias].Quantization.QuantizedDimension = 3
+        y = net.tensor([1, 6, 6, 6])
+        net.op(op, [x, w, bias], [y], "DepthwiseConv2DOptions", 3, StrideH=1, StrideW=1, DepthMultiplier=1, DilationHFactor=1, DilationWFactor=1)
+    else:
+        w, bias = net.weights([6, 24], 0, x)
+        y = net.tensor([1, 6])
+        net.op(op, [x, w, bias], [y], "FullyConnectedOptions", 4)
+    main(net.model).Inputs, main(net.model).Outputs = np.array([x], np.int32), np.array([y], np.int32)
+    return save(net.model)
+
+
+def test_a_bias_is_cut_along_its_only_axis_whatever_number_that_has(tflm, tmp_path):
+    """Converters give biases of depthwise convolutions the dimension of their weights, 3."""
+    data = per_channel("DEPTHWISE_CONV_2D")
+    for bands in (2, 6):
+        made = in_bands(load(data), Region(0, 0, bands, "channels"))
+        assert same_outputs(data, made.data, tmp_path) > 0
+    # Scales of another channel are no part of the bias still.
+    tree = load_tree(made.data)
+    cut = [t for t in main(tree).Tensors if t.Type == 2 and t.Quantization is not None and len(t.Quantization.Scale) == 1]
+    assert len(cut) == 6
+    cut[0].Quantization.Scale, cut[1].Quantization.Scale = cut[1].Quantization.Scale, cut[0].Quantization.Scale
+    with pytest.raises(InputError, match="scales"):
+        check_split(data, save(tree))
+
+
+def test_a_matrix_with_a_scale_for_each_channel_is_not_cut_into_single_ones(tflm, tmp_path):
+    data = per_channel("FULLY_CONNECTED")
+    made = in_bands(load(data), Region(0, 0, 3, "channels"))
+    assert same_outputs(data, made.data, tmp_path) > 0
+    for bands in (4, 6):
+        with pytest.raises(Refused, match="no range of channels"):
+            in_bands(load(data), Region(0, 0, bands, "channels"))
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_no_split_goes_below_the_floor(tiny, seed):
+    """Of those that a search finds, and of random ones; bands and rows, overlays included."""
+    rng = random.Random(seed)
+    model = load(tiny.encode(image_net(tiny, seed, length=rng.randint(2, 7))))
+    source, n = model.splittable(), len(model.program)
+    least, peak = floor(source).size, order_program(model.program).peak
+    assert model.program.entry_bytes <= least <= peak
+    tries = [(p.order, p.regions) for p in Search(source, [tuple(range(n))], peak, 10**12).run(20).points]
+    for _ in range(8):
+        first = rng.randrange(n)
+        tries.append((tuple(range(n)), (Region(first, min(n - 1, first + rng.randint(0, 5)), rng.randint(2, 9), rng.choice(("rows", "channels"))),)))
+    for order, regions in tries:
+        try:
+            made = model.apply_split(lay_out(source, order, regions))
+        except Refused:
+            continue
+        assert order_program(made.program).peak >= least
+
+
+AT_FLOOR = {  # what the floor says of models that gain nothing
+    "gen_densenet_32": "131,072 bytes, in any order: the result of 18:CONCATENATION must be whole",
+    "mlperf_kws_dscnn_int8": "16,000 bytes, in any order: the result of 8:CONV_2D must be whole",
+    "tflm_micro_speech_int8": "5,968 bytes, in any order: the result of 1:DEPTHWISE_CONV_2D must be whole",
+    "tflm_keyword_scrambled": "672 bytes, in any order: operator 1 (SVDF) has no known map of rows",
+}
+
+
+@pytest.mark.parametrize("name", sorted(AT_FLOOR))
+def test_a_model_at_its_floor_says_so(shared, name):
+    paths = {path.stem: path for path in shared}
+    if name not in paths:
+        pytest.skip(f"{name}.tflite is not among the shared models")
+    found = peakmem.split(load(paths[name].read_bytes()), measure=False, time_limit=None)
+    assert found.model is None and AT_FLOOR[name] in found.reason
+    assert found.search is None  # nothing was searched for
 
 
 CONV = [np.ones((3, 3, 1, 3)), np.ones(3)]

@@ -1,7 +1,6 @@
 """What could make a file smaller where its order and its plan are proved the best: each lever with its figure, computed here.
 
-A lever is a function of `LEVERS`: it gets the file with its best orders and returns a sentence, or none where it does not apply. A
-further one (splitting operators into bands, say) is one more function there.
+A lever is a function of `LEVERS`: it gets the file with its best orders and returns a sentence, or none where it does not apply.
 """
 
 from __future__ import annotations
@@ -14,8 +13,12 @@ from peakmem.model import Program
 from peakmem.report.words import shorten
 from peakmem.system.sizes import in_bytes
 from peakmem.transform.recompute import floor
+from peakmem.transform.recompute.reruns import parse_extra_macs
+from peakmem.transform.split import DEFAULT_MACS, glance
+from peakmem.transform.split import floor as split_floor
 
 from peakmem_tflite.arena import Orders, allocations
+from peakmem_tflite.bands import TfliteBands
 from peakmem_tflite.graph import Graph, Tensor
 from peakmem_tflite.overlays import Permit, pairs
 from peakmem_tflite.scratch import rounded
@@ -39,6 +42,8 @@ class Best:
         Bytes that are reached.
     permitted : Permit or None
         Which overlays were.
+    bands : TfliteBands or None
+        The file for splitting; None where it cannot be split, or is split already.
     """
 
     program: Program
@@ -47,6 +52,7 @@ class Best:
     target: Target
     head: int
     permitted: Permit | None = None
+    bands: TfliteBands | None = None
 
 
 Lever = Callable[[Best], str]
@@ -58,6 +64,24 @@ def recomputation(best: Best) -> str:
     if least.size < best.head:
         return f"running operators twice can go no lower than {in_bytes(least.size)} (peakmem recompute shows what that costs)"
     return f"running operators twice cannot help: {least.sentence(best.program, show=shorten)}"
+
+
+def bands(best: Best) -> str:
+    """Running operators in bands: what a short search finds, or why it can find nothing."""
+    if best.bands is None:
+        return ""
+    least = split_floor(best.bands)
+    if least.size >= best.head:
+        return f"running operators in bands cannot help: {least.sentence(best.program, show=shorten)}"
+    macs = sum(s.cost for s in best.program.statements)
+    found = glance(best.bands, tuple(best.orders[0]), best.head, parse_extra_macs(DEFAULT_MACS, macs))
+    if found.points:
+        point = found.points[0]
+        cost = f"{100 * point.extra_macs / macs:.2f} % more MACs" if point.extra_macs else "no more MACs"
+        return f"operators in bands need about {in_bytes(point.peak)} for {cost}, by a short search (peakmem split searches on, and writes the file)"
+    if not found.complete:
+        return "peakmem split may go lower, by running operators in bands; a short search did not get through"
+    return f"a short search found no bands that need less for {DEFAULT_MACS} more MACs (peakmem split looks at more orders)"
 
 
 def overwritten_inputs(best: Best) -> str:
@@ -90,7 +114,7 @@ def _as_int8(tensor: Tensor) -> Tensor:
     return replace(tensor, size=-(-tensor.size // 4)) if tensor.type == "FLOAT32" else tensor
 
 
-LEVERS: tuple[Lever, ...] = (overwritten_inputs, recomputation, smaller_elements)
+LEVERS: tuple[Lever, ...] = (overwritten_inputs, bands, recomputation, smaller_elements)
 """In the order in which they are named."""
 
 

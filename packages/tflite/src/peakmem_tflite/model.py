@@ -213,7 +213,10 @@ class TfliteModel(Model):
         if ordering.certificate is None or size != ordering.lower_bound:
             return schedule
         # Neither order nor plan can do better: what else could.
-        best = levers.Best(self.program, self.lean, planning.by_subgraph(self.mapped, schedule.orders), self.kernels, size, self.permitted)
+        orders = planning.by_subgraph(self.mapped, schedule.orders)
+        whole = self.origin is None and isinstance(self.kernels, str) and not self._shared
+        bands = self.splittable() if whole else None
+        best = levers.Best(self.program, self.lean, orders, self.kernels, size, self.permitted, bands)
         return replace(schedule, notes=(*schedule.notes, *levers.sentences(best)))
 
     @property

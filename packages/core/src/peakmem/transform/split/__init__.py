@@ -7,10 +7,12 @@ comes out is a longer program that is ordered, bounded, certified, planned and m
 
 from peakmem.frontends.splitting import Region
 from peakmem.transform.split.document import Splitting
+from peakmem.transform.split.floor import SplitFloor, floor
 from peakmem.transform.split.layout import lay_out
 from peakmem.transform.split.run import DEFAULT_MACS, Objective, by_hand, describe, split
-from peakmem.transform.split.search import Point, Search, Searched
+from peakmem.transform.split.search import Point, Search, Searched, glance
 
 __all__ = [
-    "DEFAULT_MACS", "Objective", "Point", "Region", "Search", "Searched", "Splitting", "by_hand", "describe", "lay_out", "split",
+    "DEFAULT_MACS", "Objective", "Point", "Region", "Search", "Searched", "SplitFloor", "Splitting", "by_hand", "describe", "floor",
+    "glance", "lay_out", "split",
 ]  # fmt: skip

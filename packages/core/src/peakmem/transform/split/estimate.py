@@ -41,6 +41,7 @@ class Estimator:
     def __init__(self, source: Splittable, order: Sequence[int]) -> None:
         self.source = source
         self.order = tuple(order)
+        self.work = 0  # statements of bands that were looked at
         program = source.program
         _, self.live, self.first, self.last = program.live_bytes(self.order, program.workspaces)
 
@@ -109,6 +110,7 @@ class Shape:
         whole: list[int] = []  # bytes of inputs that end in the region and that a band reads whole
         macs = 0
         for wanted in cuts:
+            self.estimator.work += len(self.body.statements)
             worked = band(self.body, wanted)
             if worked is None:
                 return None

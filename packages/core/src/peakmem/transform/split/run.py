@@ -15,6 +15,7 @@ from peakmem.system.sizes import human
 from peakmem.transform.recompute.reruns import parse_extra_macs
 from peakmem.transform.split.bases import base_orders
 from peakmem.transform.split.document import Splitting
+from peakmem.transform.split.floor import SplitFloor, floor
 from peakmem.transform.split.layout import lay_out
 from peakmem.transform.split.search import Point, Search, Searched
 
@@ -86,9 +87,13 @@ def split(
     if ordering.interrupted and (time_limit is None or spent < time_limit / 4):  # Ctrl-C, not the time limit
         result.interrupted, result.reason = True, "interrupted before regions were searched"
         return result
+    least = floor(source, axes)
     if regions is not None:
         made = lay_out(source, range(len(program)), sorted(regions))
         chosen = [made]
+    elif least.size >= ordering.peak:
+        chosen = []
+        result.reason = least.sentence(program)
     else:
         since = time.monotonic()
         result.search = Search(
@@ -100,7 +105,7 @@ def split(
         result.seconds["search"] = time.monotonic() - since
         chosen = [lay_out(source, p.order, p.regions) for p in _candidates(result)]
         if not chosen:
-            result.reason = _reason(source, ordering, result.search, most, target_peak)
+            result.reason = _reason(source, ordering, least, result.search, most, target_peak)
     if not chosen or not realize:
         return result
     since = time.monotonic()
@@ -158,15 +163,15 @@ def _realize(result: Splitting, one: Split, deadline: float | None, progress: Pr
         result.reason = ""
 
 
-def _reason(source: Splittable, ordering: Ordering, found: Searched, most: int, target: int | None) -> str:
+def _reason(
+    source: Splittable, ordering: Ordering, least: SplitFloor, found: Searched, most: int, target: int | None
+) -> str:
     """Why no split was found, as far as that is known."""
     program = source.program
     peak = ordering.peak
     why = "" if found.complete else "; interrupted" if found.stopped else "; the search ended early, give more --time-limit"
     if target is not None and any(p.peak < peak for p in found.points):
         return f"no regions of it that run in bands were found to need {target:,} B or less for {most:,} more MACs{why}"
-    if program.entry_bytes >= peak:
-        return f"its inputs alone are {human(program.entry_bytes)}, and they are there before anything runs"
     order = ordering.orders[""]
     _, live, _, _ = program.live_bytes(order, program.workspaces)
     hot = [order[k] for k, size in enumerate(live) if size == peak]
@@ -174,6 +179,7 @@ def _reason(source: Splittable, ordering: Ordering, found: Searched, most: int, 
         rules = [source.rule(v, axis) for axis in ("rows", "channels")]
         if all(isinstance(rule, str) for rule in rules):
             return f"its peak is where {rules[0]} (running operators twice may still help: peakmem recompute)"
+    why = (f" ({least.sentence(program)})" if least.size > program.entry_bytes else "") + why
     return f"no regions of it that run in bands were found to need less for {most:,} more MACs{why}"
 
 

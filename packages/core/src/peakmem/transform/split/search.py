@@ -45,6 +45,9 @@ EFFORT = 60_000
 TRIALS = 120
 """Split programs that are ordered in a search."""
 
+GLANCE = 20_000
+"""Statements of bands that `glance` estimates, half of them for each axis."""
+
 
 @dataclass(frozen=True)
 class Point:
@@ -105,15 +108,15 @@ def candidates(estimator: Estimator, peak: int, axes: Sequence[Axis], out: Calla
         for first in range(n):
             hot = 0
             for last in range(first, min(n, first + LONGEST)):
+                if isinstance(estimator.source.rule(estimator.order[last], axis), str):
+                    break
                 hot = max(hot, estimator.live[last])
-                shape = estimator.region(first, last, axis)
-                if isinstance(shape, str):
-                    if isinstance(estimator.source.rule(estimator.order[last], axis), str):
-                        break
-                    continue
                 if hot < WORTH * peak:
                     continue
-                if shape.joined >= peak:
+                if out():
+                    return found
+                shape = estimator.region(first, last, axis)
+                if isinstance(shape, str) or shape.joined >= peak:
                     continue
                 here: list[Candidate] = []
                 least, misses = 0, 0
@@ -128,8 +131,6 @@ def candidates(estimator: Estimator, peak: int, axes: Sequence[Axis], out: Calla
                     if misses == MISSES:
                         break
                 found += here
-            if out():
-                return found
     return found
 
 
@@ -303,6 +304,29 @@ class Search:
                 say(f"ordering split programs: {self.trials}, best {self.lowest():,} B")
                 if found is not None and (found.value(self.weight), found.extra_macs) < (best.value(self.weight), best.extra_macs):
                     break
+
+
+def glance(source: Splittable, order: tuple[int, ...], peak: int, most: int, work: int = GLANCE) -> Searched:
+    """One base order, estimated until so much work is done, and the lowest estimate ordered: what a search finds at the least.
+
+    The same on every machine. ``complete`` says that all regions of that order were estimated.
+    """
+    estimator = Estimator(source, order)
+    found: list[Candidate] = []
+    complete = True
+    axes: tuple[Axis, Axis] = ("rows", "channels")
+    for k, axis in enumerate(axes, 1):
+
+        def out(limit: int = work * k // 2) -> bool:
+            return estimator.work > limit
+
+        found += candidates(estimator, peak, (axis,), out)
+        complete &= not out()
+    search = Search(source, [order], peak, most)
+    within = [(level, macs, regions) for level, macs, regions in estimated_front(estimator, found, peak) if macs <= most]
+    if within:
+        search.look(order, min(within)[2])
+    return Searched([p for p in search.points if p.peak < peak], search.trials, complete)
 
 
 def neighbours(regions: tuple[Region, ...], length: int) -> Iterator[tuple[Region, ...]]:
