@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from peakmem.arena import Item, liveness_peak
+from peakmem.frontends.splitting import Splittable
 from peakmem.model import Program
 from peakmem.report.words import shorten
 from peakmem.system.sizes import in_bytes
@@ -18,7 +19,6 @@ from peakmem.transform.split import DEFAULT_MACS, glance
 from peakmem.transform.split import floor as split_floor
 
 from peakmem_tflite.arena import Orders, allocations
-from peakmem_tflite.bands import TfliteBands
 from peakmem_tflite.graph import Graph, Tensor
 from peakmem_tflite.overlays import Permit, pairs
 from peakmem_tflite.scratch import rounded
@@ -42,7 +42,7 @@ class Best:
         Bytes that are reached.
     permitted : Permit or None
         Which overlays were.
-    bands : TfliteBands or None
+    bands : Splittable or None
         The file for splitting; None where it cannot be split, or is split already.
     """
 
@@ -52,7 +52,7 @@ class Best:
     target: Target
     head: int
     permitted: Permit | None = None
-    bands: TfliteBands | None = None
+    bands: Splittable | None = None
 
 
 Lever = Callable[[Best], str]
