@@ -21,7 +21,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("check", "core", "tflite", "onnx", "inductor", "cli")
+PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("packages/*/pyproject.toml")))
 EXAMPLE = ROOT / "examples" / "branches.json"
 
 
@@ -40,7 +40,8 @@ def look_into(dist: Path) -> None:
     version = project("cli")["version"]
     for package in PACKAGES:
         name = f"peakmem_{package}-{version}"
-        wheel, sdist = dist / f"{name}-py3-none-any.whl", dist / f"{name}.tar.gz"
+        (wheel,) = dist.glob(f"{name}-*.whl")  # one of them is compiled, for one platform
+        sdist = dist / f"{name}.tar.gz"
         with zipfile.ZipFile(wheel) as inside:
             assert inside.read(f"{name}.dist-info/licenses/LICENSE") == licence, f"{wheel.name}: no licence"
             metadata = email.message_from_bytes(inside.read(f"{name}.dist-info/METADATA"))
@@ -73,10 +74,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("dist", type=Path)
     parser.add_argument("--no-environments", action="store_true", help="build and look, install nothing")
+    parser.add_argument("--no-isolation", action="store_true", help="build with the hatchling and setuptools of this environment")
     parser.add_argument("--extras", default="tflm,onnxruntime", help="of the command, each tried in an environment of its own")
     given = parser.parse_args()
     for package in PACKAGES:
-        run(sys.executable, "-m", "build", "--outdir", given.dist, ROOT / "packages" / package)
+        how = ["--no-isolation"] if given.no_isolation else []
+        run(sys.executable, "-m", "build", *how, "--outdir", given.dist, ROOT / "packages" / package)
     run(sys.executable, "-m", "twine", "check", "--strict", *sorted(given.dist.iterdir()))
     look_into(given.dist)
     if given.no_environments:

@@ -121,6 +121,84 @@ def test_pointing_and_arrow_keys_name_the_step(
     assert faults(chrome) == []
 
 
+def test_a_step_is_pinned_by_click_and_key_and_lists_what_is_live(
+    chrome: Browser, samples: dict[str, Callable[[Path], Path]], tmp_path: Path
+) -> None:
+    page, _, _ = page_of(tmp_path, samples)
+    chrome.open(page)
+    curves = json.loads(chrome.evaluate("document.getElementById('curves').textContent"))
+    after = curves["curves"][-1]
+    listed = "document.getElementById('live').textContent"
+
+    def expected(step: int) -> list[str]:
+        return [f"{curves['names'][n]} ({curves['names'][op]})" for n, op, _, first, last in after["live"] if first <= step <= last]
+
+    def press(key: str) -> None:
+        chrome.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key)
+
+    for where in ("memory", "lifetimes"):  # a click on any figure pins, and the cursor stands in all of them
+        x, y = chrome.evaluate(
+            f"""(() => {{ const s = document.querySelector("svg.{where}.wide"); s.scrollIntoView();
+               const b = s.getBoundingClientRect(), d = s.dataset, x = +d.left + (d.right - d.left) * 1.5 / d.steps;
+               return [b.left + x * b.width / s.viewBox.baseVal.width, b.top + Math.min(b.height / 2, 200)]; }})()"""
+        )
+        for kind in ("mousePressed", "mouseReleased"):
+            chrome.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+        assert "Pinned at step 2." in chrome.evaluate("document.getElementById('pinned').textContent")
+        text = chrome.evaluate(listed)
+        assert expected(1) and all(name in text for name in expected(1))
+        places = chrome.evaluate("[...document.querySelectorAll('svg.wide .cursor')].map((c) => c.getAttribute('d'))")
+        assert len(places) >= 2 and all(places)
+        press("Escape")
+        assert chrome.evaluate(listed) == ""
+    chrome.evaluate("document.getElementById('stage').focus()")
+    press("Home")
+    press("Enter")
+    press("ArrowRight")
+    assert "Pinned at step 2." in chrome.evaluate("document.getElementById('pinned').textContent")
+    now = chrome.evaluate("[...document.querySelectorAll('svg.lifetimes.wide .now')].map((b) => [+b.dataset.begin, +b.dataset.end])")
+    assert now and all(begin <= 1 < end for begin, end in now)
+    press("Enter")
+    assert chrome.evaluate("document.getElementById('release').hidden")
+    assert faults(chrome) == []
+
+
+def test_buffers_are_found_by_name_and_lead_to_their_step(
+    chrome: Browser, samples: dict[str, Callable[[Path], Path]], tmp_path: Path
+) -> None:
+    page, _, _ = page_of(tmp_path, samples)
+    chrome.open(page)
+    curves = json.loads(chrome.evaluate("document.getElementById('curves').textContent"))
+    name, _, size, first, _ = curves["curves"][-1]["live"][0]
+    name = curves["names"][name]
+    chrome.evaluate(f"(() => {{ const f = document.getElementById('find'); f.value = {json.dumps(name.upper())}; f.dispatchEvent(new Event('input')); }})()")
+    buttons = chrome.evaluate("[...document.querySelectorAll('#hits button')].map((b) => b.textContent)")
+    assert any(b.startswith(f"{name}, {size:,} B, ") for b in buttons)
+    assert chrome.evaluate("document.querySelectorAll('svg.lifetimes.wide .hit').length") >= 1
+    chrome.evaluate(f"[...document.querySelectorAll('#hits button')].find((b) => b.textContent.startsWith({json.dumps(name)})).click()")
+    assert f"Pinned at step {max(0, first) + 1}." in chrome.evaluate("document.getElementById('pinned').textContent")
+    assert faults(chrome) == []
+
+
+def test_nine_tenths_of_the_peak_are_named_on_the_first_screen(chrome: Browser, tmp_path: Path) -> None:
+    big = Path(__file__).parents[2] / "shared" / "data" / "faults" / "graphs" / "bound" / "big.prog.json"
+    if not big.is_file():
+        pytest.skip("needs ../shared/data")
+    page = tmp_path / "big.html"
+    assert main(["report", str(big), "-o", str(page), "-q", "--time-limit", "5"]) == 0
+    chrome.open(page, width=1400)
+    shown = chrome.evaluate(
+        """[...document.querySelectorAll(".groups table")].map((t) => [...t.tBodies[0].rows].map((r) =>
+           [r.cells[0].textContent, parseFloat(r.cells[2].textContent), r.getBoundingClientRect().bottom]))"""
+    )
+    assert len(shown) >= 2
+    for rows in shown:
+        named = [row for row in rows if not row[0].startswith("others")]
+        assert sum(share for _, share, _ in named) >= 90
+        assert max(foot for _, _, foot in rows) <= 1000, "below the first screen"
+    assert faults(chrome) == []
+
+
 def test_the_page_reads_without_scripts(
     chrome: Browser, samples: dict[str, Callable[[Path], Path]], tmp_path: Path
 ) -> None:

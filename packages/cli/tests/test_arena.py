@@ -139,3 +139,33 @@ def test_ctrl_c_keeps_the_best_so_far(peakmem, tmp_path, monkeypatch):
     assert done.code == 0
     assert "best found; no placement is smaller than 5 B" in done.out and "this is the best so far" in done.out
     assert check_placement([Item(str(k), size, a, b - 1) for k, (a, b, size) in enumerate(spans)], offsets(out)) >= 6
+
+
+@pytest.mark.parametrize("arguments", [
+    ("--capacity", "nan"),
+    ("--capacity", "1e9"),
+    ("--alignment", "0"),
+    ("--time-limit", "nan"),
+    ("--capcity", "3"),
+])  # fmt: skip
+def test_what_is_wrong_with_an_option_is_said_of_the_option(peakmem, table, arguments):
+    done = peakmem("arena", table, *arguments)
+    assert done.code == 2
+    assert arguments[0] in done.err
+    assert "frontend" not in done.err
+
+
+def test_options_of_the_other_kind_are_not_passed_over(peakmem, table, tmp_path):
+    out = tmp_path / "out"
+    done = peakmem("arena", table, "--snippet-out", out)
+    assert (done.code, done.out) == (2, "")
+    assert "--snippet-out: is for models" in done.err
+    assert "--frontend: is for models" in peakmem("arena", table, "--frontend", "program").err
+    models = [tmp_path / "a", tmp_path / "b"]
+    for model in models:
+        model.write_bytes(b"")
+    for name, value in (("--output", out), ("--capacity", 5), ("--alignment", 4)):
+        done = peakmem("arena", *models, name, value)
+        assert (done.code, done.out) == (2, "")
+        assert f"{name}: is for a table" in done.err
+    assert not out.exists()

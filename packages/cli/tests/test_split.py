@@ -82,3 +82,19 @@ def test_what_cannot_be_reached_is_not_written(peakmem: Call, tmp_path: Path) ->
     worse = peakmem("split", MODEL, "--region", "24..24", "--bands", "3", "--no-measure", "-o", out)
     assert worse.code in (0, 1)
     assert out.exists() is (worse.code == 0)
+
+
+@real
+def test_an_arena_above_the_target_is_no_success(peakmem: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    from peakmem import load
+    from peakmem import split as split_model
+    from peakmem_cli.commands.split import regions, tell
+    from peakmem_cli.screen import Screen
+
+    found = split_model(load(MODEL), regions=regions(["2..3"], [4]), measure=False)
+    assert found.model is not None
+    found.target = found.model.predicted_bytes + found.source.realized_offset
+    assert tell(found, Screen(as_json=False, quiet=True), None, {}) == 0
+    found.target -= 1
+    assert tell(found, Screen(as_json=False, quiet=True), None, {}) == 1
+    assert "over target: arena_head" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import subprocess
@@ -161,3 +162,25 @@ def test_unknown_names_are_refused(word: str) -> None:
 def test_networkx_is_never_imported() -> None:
     code = "import sys, peakmem; peakmem.order({'f': ([], ['x'])}, {'x': 1}); print('networkx' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+@pytest.mark.parametrize("word", ["workspace", "overlays"])
+@pytest.mark.parametrize("given", ["x", 5, [("a", 1)]])
+def test_what_is_no_dict_by_statement_is_refused(word: str, given: Any) -> None:
+    with pytest.raises(InputError, match=f"{word} must be a dict by statement"):
+        peakmem.order({"a": ((), ("x",))}, {"x": 1}, **{word: given})
+
+
+def test_sets_give_the_same_program_on_any_hash_seed() -> None:
+    """The bytes of the certificate, which name the program by its digest, from three processes."""
+    source = (
+        "import peakmem\n"
+        "graph = {'a': ((), {'x', 'y', 'z'}), 'b': ({'x', 'y', 'z'}, ('o',))}\n"
+        "found = peakmem.order(graph, dict(x=3, y=5, z=7, o=2), overlays={'b': ('o', {'x', 'y', 'z'})})\n"
+        "print(found.certificate.to_bytes().decode())\n"
+    )
+    runs = {
+        subprocess.run([sys.executable, "-c", source], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True).stdout
+        for seed in "012"
+    }
+    assert len(runs) == 1 and runs.pop().strip()

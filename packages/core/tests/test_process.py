@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -110,3 +111,21 @@ time.sleep(600)
     assert children.stopped
     assert python("import time; time.sleep(600)", among=children).code == -15
     assert not children._running
+
+
+def test_children_that_do_not_listen_are_killed(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    code = (
+        "import pathlib, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"pathlib.Path({str(ready)!r}).touch()\ntime.sleep(600)"
+    )
+    children, found = Children(), []
+    thread = threading.Thread(target=lambda: found.append(python(code, limit=300.0, among=children)))
+    thread.start()
+    assert wait_until(ready.exists)
+    children.stop()
+    thread.join(0.5)
+    assert thread.is_alive(), "it was to ignore SIGTERM"
+    children.kill()
+    thread.join(60)
+    assert [one.code for one in found] == [-signal.SIGKILL]

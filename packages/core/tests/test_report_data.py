@@ -98,9 +98,26 @@ def test_bars_are_the_lifetimes_step_by_step() -> None:
         few = bars(line, 3)
         assert sum(b.size for b in few.bars) + few.left_out_bytes == sum(b.size for b in found.bars)
         assert len(few.bars) + few.left_out == len(found.bars)
-        assert min((b.size for b in few.bars), default=0) >= max(
-            (b.size for b in found.bars if b.name not in {f.name for f in few.bars}), default=0
-        )
+        shown = {b.name for b in few.bars}
+        for hot in (True, False):  # of those live at the peak, and of the others, the largest
+            left = [b.size for b in found.bars if b.at_peak is hot and b.name not in shown]
+            assert not left or min((b.size for b in few.bars if b.at_peak is hot), default=10**18) >= max(left)
+
+
+def test_most_bars_are_of_buffers_live_at_the_peak() -> None:
+    sizes = [1000 + i for i in range(60)] + [10 + i for i in range(60)]
+    buffers = tuple(Buffer(f"b{i}", size) for i, size in enumerate(sizes))
+    # The large ones come and go one by one; the small ones are live together at the last step.
+    one_by_one = [Statement(f"s{i}", writes=(i,)) for i in range(60)]
+    small = [Statement(f"s{i}", writes=(i,)) for i in range(60, 120)]
+    last = Statement("last", reads=tuple(range(60, 120)), dependences=tuple(range(60, 120)), workspace=5000)
+    line = timeline(Program(buffers, (*one_by_one, *small, last)))
+    assert line.peak_step == 120
+    found = bars(line, 40)
+    assert [len([b for b in found.bars if b.at_peak is hot]) for hot in (True, False)] == [30, 10]
+    assert sorted(b.size for b in found.bars if b.at_peak) == sorted(sizes[60:])[30:]
+    assert sorted(b.size for b in found.bars if not b.at_peak) == sizes[50:60]
+    assert len(bars(line, 1000).bars) == 120
 
 
 def test_blocks_of_a_plan_never_share_a_byte() -> None:

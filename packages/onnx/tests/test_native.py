@@ -17,6 +17,7 @@ from peakmem_onnx.feeds import write_feeds
 from peakmem_onnx.replaying import Places, places_of, recorded, unavailable
 from peakmem_onnx.runtime import ask, counting_library, scratch
 from peakmem_onnx.snippets import native_snippet
+from peakmem_onnx.ways import PORTABLE
 
 from .conftest import SHARED, branches, needs_runtime
 from .test_models import with_if
@@ -83,6 +84,12 @@ def test_a_file_for_replay(store, tmp_path, level):
     result.model.save(tmp_path / "out.onnx")
     again = load(tmp_path / "out.onnx", frontend="onnx", deploy="replay")
     assert again.places == result.model.places
+    rows = {row["name"]: row for row in result.to_json()["onnx"]["scenarios"]}
+    assert rows["new order, replayed places"]["modelled_bytes"] == result.model.predicted_bytes
+    assert rows["new order, default session"]["modelled_bytes"] == result.model.bytes_under(PORTABLE, result.model.executed)
+    text = result.model.snippet()
+    assert "peakmem_open(Ort::Env &env)" in text
+    assert "PEAKMEM_MEASURED" not in text
     confirm(m.verify(again))
     with pytest.raises(UsageError, match="say --deploy replay"):
         load(store(branches()), frontend="onnx", ort_level=level).verify(load(tmp_path / "out.onnx", frontend="onnx"))

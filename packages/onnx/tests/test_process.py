@@ -41,7 +41,9 @@ def test_the_process_before_and_after(store):
     result = optimize(m, time_limit=10)
     check = result.verification
     rows = {row["name"]: row for row in result.to_json()["onnx"]["process"]}
-    assert list(rows) == ["ONNX Runtime as it comes", "without memory patterns", "the new file"]
+    names = {"the new file", "the new file in a planned arena"}
+    assert list(rows)[:2] == ["ONNX Runtime as it comes", "without memory patterns"]
+    assert set(list(rows)[2:]) == names
     for row in rows.values():
         assert row["load_bytes"] > 4 << 20  # the weights
         assert row["growth_bytes"] > 16 << 20  # two activations at once
@@ -53,7 +55,13 @@ def test_the_process_before_and_after(store):
         assert rows["the new file"]["asked_bytes"] == check.optimized_bytes
     assert check.headline.startswith("process +")
     assert check.headline.endswith("x time")
-    assert sum(note.startswith("process, ") for note in check.notes) == 3
+    assert sum(note.startswith("process, ") for note in check.notes) == 4
+    last, other = (rows[name] for name in reversed(list(rows)[2:]))
+    assert last["peak_bytes"] <= other["peak_bytes"]
+    if planned := list(rows)[-1] != "the new file":
+        assert f"arena={last['arena_bytes']})" in "".join(check.notes)
+        assert str(last["arena_bytes"]) in result.model.snippet()
+    assert ("use_env_allocators" in result.model.snippet()) == planned
     assert any("median of 2 fresh processes each, of up to 4 runs" in note for note in check.notes)
 
 

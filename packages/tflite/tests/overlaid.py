@@ -21,6 +21,7 @@ KINDS = {
 OPTIONS = {
     "ADD": "AddOptions", "SUB": "SubOptions", "MUL": "MulOptions", "DIV": "DivOptions", "SOFTMAX": "SoftmaxOptions",
     "LEAKY_RELU": "LeakyReluOptions", "L2_NORMALIZATION": "L2NormOptions", "RESHAPE": "ReshapeOptions", "SQUEEZE": "SqueezeOptions",
+    "CONCATENATION": "ConcatenationOptions", "STRIDED_SLICE": "StridedSliceOptions",
 }  # fmt: skip
 
 
@@ -29,7 +30,7 @@ def quantization(op: str, kind: str, output: bool):
     if kind not in ("INT8", "INT16", "UINT8"):
         return None
     scale, zero = (0.05, 3) if kind != "INT16" else (0.0005, 0)
-    if op in ("RESHAPE", "EXPAND_DIMS", "SQUEEZE"):
+    if op in ("RESHAPE", "EXPAND_DIMS", "SQUEEZE", "CONCATENATION", "STRIDED_SLICE"):
         output = False
     if output and op == "LOGISTIC":
         scale, zero = (1 / 256, -128) if kind == "INT8" else (1 / 32768, 0)
@@ -69,6 +70,8 @@ def single(op: str, kinds, extents, result: str, shape, constants=()) -> bytes:
     tree = new(OPTIONS[op]) if op in OPTIONS else None
     if op == "LEAKY_RELU":
         tree.Alpha = 0.1
+    if op == "CONCATENATION":
+        tree.Axis = 1
     if op == "SOFTMAX":
         tree.Beta = 1.0
     graph.Operators.append(add_operator(model, op, [*ins, *more], [out], tree, 2 if op in ("ADD", "SUB", "MUL") else 1))

@@ -35,7 +35,7 @@ def test_options_and_recognition(tiny, tmp_path):
     assert recognise(path) is frontend
     options = complete_options(frontend, {"no_plan": True})
     assert options == {
-        "target": None, "scratch": None, "device_log": (), "memory": (), "drop_untouched": False, "overlay": False, "overlay_inputs": False, "no_overlay": False, "no_plan": True, "runtime": "tflm", "steps": 20,
+        "target": None, "scratch": None, "device_log": (), "memory": (), "drop_untouched": False, "overlay": False, "overlay_inputs": False, "no_overlay": False, "join_in_place": False, "no_plan": True, "runtime": "tflm", "steps": 20,
     }  # fmt: skip
     model = frontend.load(path, options)
     assert (model.settings.no_plan, model.path, model.quantity) == (True, path, "arena_head")

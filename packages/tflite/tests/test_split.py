@@ -11,9 +11,9 @@ import numpy as np
 import peakmem
 import pytest
 from peakmem.frontends.splitting import Region
-from peakmem.model import InputError, Refused
+from peakmem.model import InputError, Refused, UsageError
 from peakmem.ordering import order_program
-from peakmem.transform.split import Search, floor, lay_out
+from peakmem.transform.split import Search, floor, lay_out, run
 from peakmem_tflite import splitwrite
 from peakmem_tflite.flatbuffer import Flat
 from peakmem_tflite.model import TfliteModel
@@ -349,3 +349,35 @@ def test_scratch_that_is_listed_by_operator_knows_nothing_of_bands(tiny):
     model = TfliteModel.from_bytes(tiny.encode(tiny.convolutions()), settings=Settings(scratch=ScratchFile.parse(text, "s.json")))
     with pytest.raises(Refused, match="operators of this file"):
         peakmem.split(model, measure=False)
+
+
+def test_a_target_that_was_missed_is_what_the_reason_speaks_of(tiny):
+    model = load(tiny.encode(tiny.convolutions((8, 8, 4, 4))))
+    found = peakmem.split(model, max_extra_macs="30%", target_peak=1, time_limit=None, measure=False)
+    assert found.model is None
+    assert any(point.peak < found.ordering.peak for point in found.search.points)  # so "none needs less" would be false
+    assert "to need 1 B or less" in found.reason
+
+
+def test_an_empty_share_is_no_default(tiny):
+    with pytest.raises(UsageError, match="neither a whole number nor a percentage"):
+        peakmem.split(load(tiny.encode(tiny.convolutions((8, 8, 4, 4)))), max_extra_macs="")
+
+
+def test_after_ctrl_c_in_the_search_the_rest_is_short(tiny, monkeypatch):
+    model = load(tiny.encode(tiny.convolutions((8, 8, 4, 4))))
+    search, certify, limits = run.Search.run, run.certify, []
+
+    def stopped(self):
+        return replace(search(self), stopped=True)
+
+    def noted(model, *, time_limit, progress):
+        limits.append(time_limit)
+        return certify(model, time_limit=time_limit, progress=progress)
+
+    monkeypatch.setattr(run.Search, "run", stopped)
+    monkeypatch.setattr(run, "certify", noted)
+    found = peakmem.split(model, max_extra_macs="30%", time_limit=1000.0, measure=False)
+    assert found.model is not None and found.interrupted
+    assert limits[0] == 250.0
+    assert limits[1:] and set(limits[1:]) == {1.0}

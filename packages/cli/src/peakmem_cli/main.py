@@ -17,7 +17,7 @@ from peakmem_cli.interrupts import INTERRUPTED, Terminated, heed
 from peakmem_cli.screen import print_error, print_json
 from peakmem_cli.streams import prepare
 
-COMMANDS = ("inspect", "optimize", "certify", "check", "verify", "recompute", "split", "arena", "report", "survey", "merge", "frontends")
+COMMANDS = ("inspect", "optimize", "certify", "check", "verify", "recompute", "split", "arena", "report", "survey", "merge", "frontends", "schema")
 """In the order of the help; each is a module of `peakmem_cli.commands` that offers ``command``."""
 
 ERROR_SCHEMA = "peakmem.error/1"
@@ -105,12 +105,13 @@ def _run(arguments: list[str]) -> int:
     except typer.Abort:
         raise KeyboardInterrupt from None
     except typer.TyperException as error:
-        if reason is not None:
-            raise reason from None
         message = error.format_message() if hasattr(error, "format_message") else str(error)
         called = arguments[0] if arguments and arguments[0] in COMMANDS else ""
         if hasattr(error, "possibilities") and hasattr(error, "option_name"):
-            message = error.message + _instead(error.option_name, error.possibilities or (), called, arguments)
+            instead = _instead(error.option_name, error.possibilities or (), called, arguments)
+            if reason is not None and not instead:
+                raise reason from None
+            message = error.message + instead
         help_line = " ".join(filter(None, ("peakmem", called, "--help")))
         message = " ".join(message.split()).rstrip(".")
         return _fail(f"{message} (see: {help_line})", 2, "--json" in arguments)

@@ -44,6 +44,10 @@ class Origin:
         The user's own settings, as given; see `peakmem_onnx.process.parse_session`.
     language : str
         Of the snippet: "c", or "auto" for what goes with the deployment.
+    all_levels : bool
+        Whether totals of all levels are told.
+    inexact : bool
+        Whether bytes other than predicted are a note and no failure.
     limit : int
         Seconds that a run may take.
     repeats : int
@@ -71,6 +75,8 @@ class Origin:
     contrast: dict[str, Any] | None = None
     session: tuple[str, ...] = ()
     language: str = "auto"
+    all_levels: bool = False
+    inexact: bool = False
     limit: int = 0
     repeats: int = 0
 

@@ -25,6 +25,8 @@ LEVELS = {
 }
 
 TRACE_ROOM = 4_000_000
+ENDLESS = "a run did not end within"
+"""How the message begins when a run was ended; another try would end like it."""
 
 
 def options_for(job: dict[str, Any]) -> Any:
@@ -86,7 +88,7 @@ def run_limited(session: Any, names: Any, feeds: Any, job: dict[str, Any]) -> An
         return session.run(names, feeds, options)
     except Exception:
         if options.terminate:
-            raise RuntimeError(f"a run did not end within {limit:g} s (--run-limit gives it more)") from None
+            raise RuntimeError(f"{ENDLESS} {limit:g} s (--run-limit gives it more)") from None
         raise
     finally:
         watch.cancel()
@@ -109,6 +111,8 @@ def compile_model(job: dict[str, Any]) -> dict[str, Any]:
             accepted[index] = ""
         except Exception as error:
             accepted[-1 - index] = str(error)
+            if not index and ENDLESS in str(error):  # without the first set the model is refused
+                break
     return {"order": executed_order(Path(session.end_profiling())), "accepted": accepted}
 
 
@@ -324,7 +328,7 @@ def process(job: dict[str, Any]) -> dict[str, Any]:
         seconds.append(time.process_time() - begin)
         del values
     growth = _resident("VmHWM") - before
-    return {"load": load, "growth": growth, "peak": max(load, before - base + growth), "seconds": min(seconds)}
+    return {"load": load, "growth": growth, "peak": max(load, before - base + growth), "loaded": before - base, "seconds": min(seconds)}
 
 
 def _resident(key: str) -> int:

@@ -13,6 +13,7 @@ from peakmem.system.sizes import human
 
 from peakmem_onnx import protos
 from peakmem_onnx.artifact import Artifact, Origin
+from peakmem_onnx.child import ENDLESS
 from peakmem_onnx.facts import Facts, collect, levels
 from peakmem_onnx.feeds import contrast_of, make_feeds, parse_feeds, read_inputs, shapes_of, write_feeds
 from peakmem_onnx.graph import Graph, read_graph
@@ -72,7 +73,7 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
     marker = protos.read_marker(proto)
     arrays = read_inputs(options.get("inputs", ()))
     # What is said wins; a contradiction is told by name when the arrays are looked at.
-    shapes = {**shapes_of(arrays, proto), **shapes}
+    shapes = {**shapes_of(arrays, proto, path), **shapes}
     # A file that peakmem wrote has its dimensions fixed; their names went with that.
     protos.fix_dimensions(proto, dims if marker is None else {}, shapes, path)
     sets = make_feeds(proto, fixed, path, arrays)
@@ -95,6 +96,8 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
         contrast=contrast_of(sets[0], fixed, tuple(arrays[0]) if arrays else ()),
         session=session,
         language=str(options.get("snippet_language", "auto")),
+        inexact=bool(options.get("accept_inexact")),
+        all_levels=bool(options.get("all_levels")),
         limit=int(options.get("run_limit", 0)),
         repeats=int(options.get("repeats", 0)),
     )
@@ -158,7 +161,7 @@ def _studied_lower(proto: Any, origin: Origin, way: Way, notes: list[str]) -> tu
     try:
         return _studied(proto, origin, way, notes)
     except InputError as error:
-        if not origin.source:
+        if not origin.source or ENDLESS in str(error):
             raise
         first = error
     for level in reversed(LEVELS[: LEVELS.index(origin.level)]):

@@ -45,9 +45,10 @@ def read_inputs(files: Sequence[str]) -> list[dict[str, Any]]:
     sets = []
     for name in files:
         try:
-            with np.load(name, allow_pickle=False) as archive:
-                if not isinstance(archive, np.lib.npyio.NpzFile):
-                    raise ValueError("it holds one array without a name; save it with numpy.savez(file, INPUT=array)")
+            found = np.load(name, allow_pickle=False)
+            if isinstance(found, np.ndarray):
+                raise ValueError("it holds one array without a name; save it with numpy.savez(file, INPUT=array)")
+            with found as archive:
                 sets.append({key: archive[key] for key in archive.files})
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -55,10 +56,14 @@ def read_inputs(files: Sequence[str]) -> list[dict[str, Any]]:
     return sets
 
 
-def shapes_of(sets: Sequence[Mapping[str, Any]], proto: Any) -> dict[str, list[int]]:
-    """Shapes that the first set gives to inputs of a model."""
-    names = {value.name for value in real_inputs(proto.graph)}
-    return {name: list(array.shape) for name, array in (sets[0] if sets else {}).items() if name in names}
+def shapes_of(sets: Sequence[Mapping[str, Any]], proto: Any, path: Path) -> dict[str, list[int]]:
+    """Shapes that the first set gives to inputs of a model; `UsageError` for names that are none of its inputs."""
+    names = [value.name for value in real_inputs(proto.graph)]
+    for index, arrays in enumerate(sets):
+        for name in arrays:
+            if name not in names:
+                raise UsageError(f"{path}: has no input {name!r} (--inputs, set {index}); its inputs are {', '.join(names)}")
+    return {name: list(array.shape) for name, array in (sets[0] if sets else {}).items()}
 
 
 def make_feeds(
@@ -81,10 +86,6 @@ def make_feeds(
     for name in fixed:
         if name not in names:
             raise UsageError(f"{path}: has no input {name!r} (--feed); its inputs are {', '.join(names)}")
-    for index, arrays in enumerate(given):
-        for name in arrays:
-            if name not in names:
-                raise UsageError(f"{path}: has no input {name!r} (--inputs, set {index}); its inputs are {', '.join(names)}")
     generator = np.random.default_rng(SEED)
     base: dict[str, Any] = {}
     single: dict[str, Any] = {}

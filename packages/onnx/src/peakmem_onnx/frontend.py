@@ -76,6 +76,18 @@ OPTIONS = (
         metavar="N",
     ),
     Option(
+        "all-levels",
+        "flag",
+        "Tell what the model takes in all (constants, loading, runs) at every --ort-level, and at which it takes least.",
+        default=False,
+    ),
+    Option(
+        "accept-inexact",
+        "flag",
+        "Take a file whose outputs are identical though it takes other bytes than predicted; the difference is told.",
+        default=False,
+    ),
+    Option(
         "no-blank-unread",
         "flag",
         "Keep the names of outputs that nobody reads; ONNX Runtime then holds them to the end of the run.",

@@ -102,15 +102,17 @@ class OnnxModel(Artifact, Model):
             return peak_of(self.program, one), self.bytes_under(self.way, lambda graph: one)
 
         least = peaks(order)
-        return best_order(self.graph, self.facts, [order], allowed=lambda one: all(a <= b for a, b in zip(peaks(one), least, strict=True)))[0]
+        effort = min(60, 6000 // max(1, len(order)))
+        return best_order(self.graph, self.facts, [order], effort, allowed=lambda one: all(a <= b for a, b in zip(peaks(one), least, strict=True)))[0]
 
     def _numbered(self, ordering: Ordering) -> Schedule:
         numbering, found = best_numbering(self.graph, self.facts, [ordering.orders.get("", ())])
         charged = {path: len(program) for path, program in self.program.bodies()}
         orders = {path: default_order(b) for path, b in _bodies(self.graph) if charged.get(path) == len(b.nodes)}
+        placed = "; the requests of a run are then placed in a block" if self.way is REPLAY else ""
         note = (
             f"{found:,} bytes are the best found for default sessions by a local search over node numberings; no bound is "
-            "known for them, and what is proved of the live peak says nothing about them"
+            f"known for them, and what is proved of the live peak says nothing about them{placed}"
         )
         return Numbered({"": default_order(self.graph, numbering), **orders}, notes=(note,), numbering=numbering)
 
@@ -193,14 +195,22 @@ class OnnxModel(Artifact, Model):
 
     def observe(self, *, progress: Progress | None = None) -> tuple[str, dict[str, Any], tuple[str, ...]]:
         """The memory of processes that run this file with the user's own settings; see `peakmem_onnx.process`."""
-        from peakmem_onnx import process
+        from peakmem_onnx import process, totals
 
+        told: dict[str, Any] = {}
+        notes: list[str] = []
+        rows: list[process.Taken] = []
         try:
+            if self.origin.all_levels:
+                found, refused = totals.totals(self, progress=progress)
+                told["levels"] = totals.document(found)
+                notes += [*refused, *totals.sentences(found)]
             rows = process.measure_process(self, None, progress=progress)
         except (RuntimeFailed, RuntimeMissing) as error:
-            return "", {}, (f"the memory of the process was not measured: {error}",)
-        told = {"process": process.document(rows)} if rows else {}
-        return process.headline(rows, new=False), told, tuple(process.sentences(rows))
+            notes.append(f"the memory of the process was not measured: {error}")
+        if rows:
+            told["process"] = process.document(rows)
+        return process.headline(rows, new=False), told, (*notes, *process.sentences(rows))
 
     def extras(self, other: Model, verification: Verification | None) -> dict[str, Any]:
         """Scenarios, MACs, the settings."""
@@ -219,6 +229,7 @@ class OnnxModel(Artifact, Model):
             "in_place_undecided": list(self.whole.undecided),
             "scenarios": scenarios(self, other, verification),
             "process": verification.details.get("process", []) if verification is not None else [],
+            "levels": verification.details.get("levels", []) if verification is not None else [],
             "snippet": other.snippet(),
         }
 

@@ -61,11 +61,18 @@ def planned_size(graph: Graph, facts: Facts, order: Sequence[int], *, reuse: boo
     """
     events = _runs(graph, facts, order, 4, reuse=reuse)
     size = max(UNIT, Arena(ENDLESS, 1).high_water(events))
-    step = UNIT
-    while not _fits(events, size):
-        size += step
-        step += step // (8 * UNIT) * UNIT  # by units at first
-    return size
+    if _fits(events, size):
+        return size
+    # Whether a region is large enough is not quite monotone in its size: larger and larger steps, then halves.
+    low, step = size, UNIT
+    while not _fits(events, low + step):
+        low += step
+        step += max(1, step // (4 * UNIT)) * UNIT
+    high = low + step
+    while high - low > UNIT:
+        middle = (low + high) // (2 * UNIT) * UNIT
+        low, high = (low, middle) if _fits(events, middle) else (middle, high)
+    return high
 
 
 def _fits(events: Sequence[Event], size: int) -> bool:

@@ -78,6 +78,8 @@ class Taken:
         CPU time of the fastest run.
     repeats : int
         Processes that were run.
+    loaded : int
+        When the session was made, before the first run.
     """
 
     name: str
@@ -89,6 +91,7 @@ class Taken:
     asked: int | None
     seconds: float
     repeats: int = 1
+    loaded: int = 0
 
 
 def parse_session(items: Sequence[str]) -> dict[str, Any]:
@@ -229,9 +232,9 @@ def _count(found: Sequence[Configuration], feeds: Sequence[str], folder: Path) -
 
 
 def _taken(one: Configuration, runs: Sequence[Mapping[str, Any]], held: int | None, asked: int | None) -> Taken:
-    middle = {key: int(statistics.median(run[key] for run in runs)) for key in ("peak", "load", "growth")}
+    middle = {key: int(statistics.median(run[key] for run in runs)) for key in ("peak", "load", "growth", "loaded")}
     seconds = statistics.median(run["seconds"] for run in runs)
-    return Taken(one.name, one.settings, middle["peak"], middle["load"], middle["growth"], held, asked, seconds, len(runs))
+    return Taken(one.name, one.settings, middle["peak"], middle["load"], middle["growth"], held, asked, seconds, len(runs), middle["loaded"])
 
 
 def headline(rows: Sequence[Taken], *, new: bool) -> str:
@@ -272,5 +275,5 @@ def sentences(rows: Sequence[Taken]) -> list[str]:
 def document(rows: Sequence[Taken]) -> list[dict[str, Any]]:
     """The entry ``process`` of documents."""
     names = {"peak": "peak_bytes", "load": "load_bytes", "growth": "growth_bytes", "held": "arena_bytes", "asked": "asked_bytes",
-             "seconds": "cpu_seconds"}
+             "seconds": "cpu_seconds", "loaded": "loaded_bytes"}
     return [{names.get(key, key): value for key, value in asdict(row).items()} for row in rows]

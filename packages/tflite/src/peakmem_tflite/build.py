@@ -9,6 +9,7 @@ from peakmem.model import Buffer, Kind, Overlay, Program, Statement
 from peakmem_tflite.arena import planned
 from peakmem_tflite.effects import dependences, pure, tokens
 from peakmem_tflite.graph import CONTROL_FLOW, Graph
+from peakmem_tflite.joins import Family
 from peakmem_tflite.macs import macs
 from peakmem_tflite.overlays import Permit, overlays
 from peakmem_tflite.scratch import rounded
@@ -27,14 +28,19 @@ class Mapped:
         Body path -> subgraph; ``""`` is the main one. Bodies that stand for no subgraph are left out.
     permitted : Permit or None
         Which overlays it has.
+    families : tuple of Family
+        Tensors of the main subgraph that lie inside others; their buffers are parts of tensors.
     """
 
     program: Program
     subgraph_of: dict[str, int]
     permitted: Permit | None = None
+    families: tuple[Family, ...] = ()
 
 
-def build(graph: Graph, target: Target, name: str = "", permitted: Permit | None = None) -> Mapped:
+def build(
+    graph: Graph, target: Target, name: str = "", permitted: Permit | None = None, families: tuple[Family, ...] = ()
+) -> Mapped:
     """The program of a file.
 
     Buffers are the tensors TFLite Micro plans, at the size it charges; constants are listed, and variables, which live
@@ -42,7 +48,7 @@ def build(graph: Graph, target: Target, name: str = "", permitted: Permit | None
     IF, WHILE and CALL_ONCE are bodies. Overlays are those ``permitted``.
     """
     subgraph_of: dict[str, int] = {}
-    return Mapped(_program(graph, target, 0, "", name, subgraph_of, permitted), subgraph_of, permitted)
+    return Mapped(_program(graph, target, 0, "", name, subgraph_of, permitted, families), subgraph_of, permitted, families)
 
 
 def buffer_names(graph: Graph, k: int) -> list[str]:
@@ -66,18 +72,30 @@ def buffer_names(graph: Graph, k: int) -> list[str]:
 
 
 def _program(
-    graph: Graph, target: Target, k: int, path: str, name: str, subgraph_of: dict[str, int], permitted: Permit | None
-) -> Program:
+    graph: Graph, target: Target, k: int, path: str, name: str, subgraph_of: dict[str, int],
+    permitted: Permit | None, families: tuple[Family, ...] = (),
+) -> Program:  # fmt: skip
     subgraph = graph.subgraphs[k]
     subgraph_of[path] = k
     here = planned(subgraph)
     inputs, outputs = set(subgraph.inputs), set(subgraph.outputs)
     touched = {t for op in subgraph.operators for t in (*op.inputs, *op.outputs) if t >= 0}
     buffers: list[Buffer] = []
-    buffer_of: dict[int, int] = {}
+    buffer_of: dict[int, tuple[int, ...]] = {}
+    inside = {t: f for f in families for t in (f.whole, *f.members)}
     for t, label in enumerate(buffer_names(graph, k)):
         tensor = subgraph.tensors[t]
         if not (t in touched or t in inputs or t in outputs):
+            continue
+        if t in inside and t != inside[t].whole:
+            continue
+        if t in inside:  # parts of it, shared with those that lie inside
+            family = inside[t]
+            for low, high in family.parts:
+                buffers.append(Buffer(f"{label} [{low}:{high}]", high - low, pinned=t in outputs))
+            first = len(buffers) - len(family.parts)
+            for member in (t, *family.members):
+                buffer_of[member] = tuple(first + n for n in family.covered(member, subgraph.tensors[member].size))
             continue
         if tensor.constant:
             buffers.append(Buffer(label, tensor.size, "constant"))
@@ -91,7 +109,7 @@ def _program(
             buffers.append(Buffer(label, rounded(tensor.size), kind, pinned=t in outputs))
         else:
             continue
-        buffer_of[t] = len(buffers) - 1
+        buffer_of[t] = (len(buffers) - 1,)
     before = dependences(graph, k)
     laid = overlays(graph, k, permitted)
     statements = []
@@ -109,13 +127,14 @@ def _program(
         overlay = None
         if i in laid:
             output, on = laid[i]
-            overlay = Overlay(buffer_of[output], tuple(buffer_of[a] for a in on))
+            overlay = Overlay(buffer_of[output][0], tuple(buffer_of[a][0] for a in on))
+        reads = tuple(dict.fromkeys(b for t in op.inputs for b in buffer_of.get(t, ())))
         statements.append(
             Statement(
                 name=f"{i}:{op.op}",
                 op=op.op,
-                reads=tuple(buffer_of[t] for t in dict.fromkeys(op.inputs) if t in buffer_of),
-                writes=tuple(buffer_of[t] for t in dict.fromkeys(op.outputs) if t in buffer_of),
+                reads=reads,
+                writes=tuple(b for t in dict.fromkeys(op.outputs) for b in buffer_of.get(t, ()) if t not in inside or b not in reads),
                 dependences=tuple(sorted(before[i])),
                 workspace=sum(requests(target, k, subgraph, op)),
                 cost=macs(subgraph, op),

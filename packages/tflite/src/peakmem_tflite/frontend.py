@@ -78,6 +78,12 @@ class TfliteFrontend(Frontend):
             default=False,
         ),
         Option(
+            "join-in-place",
+            "flag",
+            "Put tensors inside those that they are joined to or cut from, where that makes the arena smaller.",
+            default=False,
+        ),
+        Option(
             "no-overlay",
             "flag",
             "Every buffer gets bytes of its own.",
@@ -120,11 +126,12 @@ class TfliteFrontend(Frontend):
             drop_untouched=bool(options.get("drop_untouched", False)),
             overlay=False if options.get("no_overlay") else True if options.get("overlay") else None,
             overlay_inputs=bool(options.get("overlay_inputs", False)),
+            join_in_place=bool(options.get("join_in_place", False)),
         )
-        for asked in ("overlay", "overlay_inputs"):
+        for asked in ("overlay", "overlay_inputs", "join_in_place"):
             for refused in ("no_overlay", "no_plan"):
                 if options.get(asked) and options.get(refused):
-                    why = "an output lies on an input only where a plan puts it" if refused == "no_plan" else "give one of them"
+                    why = "buffers share bytes only where a plan says so" if refused == "no_plan" else "give one of them"
                     raise UsageError(f"--{asked.replace('_', '-')} and --{refused.replace('_', '-')} contradict each other: {why}")
         if settings.memories:
             from peakmem_tflite.board import memories

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from peakmem.report.words import change
 from peakmem.system.files import write_atomically
 from peakmem.system.sizes import human, in_bytes
 
-from peakmem_tflite import board, devices, levers, overlays, planning
+from peakmem_tflite import board, devices, joins, levers, overlays, planning
 from peakmem_tflite.arena import allocations, head, planned_variables, simulate, untouched
 from peakmem_tflite.build import Mapped, buffer_names, build, main_entry_bytes
 from peakmem_tflite.enlarge import enlarge
@@ -115,7 +115,19 @@ class TfliteModel(Model):
     @cached_property
     def mapped(self) -> Mapped:
         """The program and which subgraph each body is."""
-        return build(self.graph, self.kernels, self.path.name if self.path else "", self.permitted)
+        return build(self.graph, self.kernels, self.path.name if self.path else "", self.permitted, self.joins)
+
+    @property
+    def plain(self) -> Program:
+        """The program whose buffers are tensors, each by itself, and not parts of them; see `joins`."""
+        return build(self.graph, self.kernels, self.path.name if self.path else "").program if self.joins else self.program
+
+    @cached_property
+    def joins(self) -> tuple[joins.Family, ...]:
+        """Tensors that may lie inside others."""
+        if self.permitted is None or not self.permitted.joins:
+            return ()
+        return joins.families(self.graph, overlays.pairs(self.graph, self.permitted))
 
     @cached_property
     def permitted(self) -> overlays.Permit | None:
@@ -123,7 +135,8 @@ class TfliteModel(Model):
         chosen = self.settings
         if chosen.overlay is False or chosen.no_plan or self._shared or unplannable(self.graph) or planned_variables(self.judged):
             return None
-        return overlays.permit(self.kernels, named=chosen.named, every=chosen.overlay is True, inputs=chosen.overlay_inputs)
+        found = overlays.permit(self.kernels, named=chosen.named, every=chosen.overlay is True, inputs=chosen.overlay_inputs)
+        return replace(found, joins=chosen.join_in_place)
 
     @property
     def program(self) -> Program:
@@ -229,16 +242,30 @@ class TfliteModel(Model):
         notes: tuple[str, ...] = (f"no plan was made: {reason}",) if reason else ()
 
         def planned(kernels: Target, near: devices.Near = "best") -> planning.Outcome:
-            mapped, at, floor = self.mapped, self.given if near == "given" else wanted, bound
-            if kernels != self.kernels:
-                mapped, floor = build(self.graph, kernels, permitted=self.permitted), 0
-            if near == "own":
-                left = None if deadline is None else max(0.1, deadline - time.monotonic())
-                at = {path: tuple(order) for path, order in order_program(mapped.program, time_limit=left).orders.items()}
-            args = (self.lean, mapped, kernels, self.given, at)
-            if self.settings.no_plan or reason:
-                return planning.without_plan(*args, max(floor, main_entry_bytes(self.graph)), deadline)
-            return planning.with_plan(*args, other_orders(mapped.program, at), deadline)
+            tried: list[planning.Outcome] = []
+            for families in (self.joins, ()) if self.joins else ((),):  # parts must lie side by side, which can cost more than it saves
+                mine = kernels == self.kernels and families == self.joins
+                mapped = self.mapped if mine else build(self.graph, kernels, permitted=self.permitted, families=families)
+                at: dict[str, tuple[int, ...]] = self.given if near == "given" else wanted
+                if near == "own" or families != self.joins:
+                    at = ordered(mapped.program)
+                args = (self.lean, mapped, kernels, self.given, at)
+                if self.settings.no_plan or reason:
+                    return planning.without_plan(*args, max(bound if mine else 0, main_entry_bytes(self.graph)), deadline)
+                tried.append(planning.with_plan(*args, others(mapped.program, at), deadline))
+                if tried[-1].head <= bound:
+                    break
+            return min(tried, key=lambda outcome: outcome.head)
+
+        def ordered(program: Program) -> dict[str, tuple[int, ...]]:
+            left = None if deadline is None else max(0.1, deadline - time.monotonic())
+            return {path: tuple(order) for path, order in order_program(program, time_limit=left).orders.items()}
+
+        def others(program: Program, at: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+            """Where overlays cannot be placed as well as hoped, the best order without them may do better."""
+            if program.has_overlays:
+                yield ordered(program.without_overlays())[""]
+            yield from other_orders(program, at)
 
         outcome: planning.Outcome | None
         if guarded and self._any_kernels:
@@ -248,8 +275,9 @@ class TfliteModel(Model):
             outcome = planned(self.kernels)
         if outcome is None or outcome.head >= self.predicted_bytes:
             fault = "" if self.judged.plan is None else overlaps(self.judged, self.kernels, self.permitted)
-            said = (f"the plan in the file is kept, with what is not permitted here: {fault}; --no-overlay drops it",) if fault else ()
-            return replace(same, notes=notes + said), self.predicted_bytes
+            if fault:
+                notes += (f"the plan in the file is kept, with what is not permitted here: {fault}; --no-overlay drops it",)
+            return replace(same, notes=notes), self.predicted_bytes
         return self.named(outcome, notes), outcome.head
 
     def named(self, outcome: planning.Outcome, notes: tuple[str, ...] = ()) -> Schedule:
@@ -266,6 +294,7 @@ class TfliteModel(Model):
             notes += ("early releases of TFLite Micro misread plans of several subgraphs; measure on the device",)
         orders = planning.by_subgraph(self.mapped, outcome.orders)
         notes += overlays.sentences(self.lean, self.permitted, orders, outcome.offsets)
+        notes += joins.sentences(self.joins, outcome.offsets)
         return Schedule(outcome.orders, offsets, notes=notes)
 
     def apply(self, schedule: Schedule) -> TfliteModel:
@@ -306,6 +335,8 @@ class TfliteModel(Model):
         """The file with the copies of an expansion, its operators in the order of the enlarged program, no plan."""
         if self._shared:
             raise InputError("a subgraph runs from several places; nothing can be recomputed in such a model")
+        if self.joins:
+            raise InputError("operators that run twice and tensors that lie inside others are not planned together; leave --join-in-place out")
         data = enlarge(self.graph, self.program, expansion)
         result = self._made(check_enlarged(self.graph, data, expansion.statement_of))
         wanted, made = expansion.program, result.program
@@ -397,18 +428,18 @@ class TfliteModel(Model):
             raise Refused("a subgraph runs from several places; such a model is left as it is")
         if not isinstance(self.kernels, str):
             raise Refused(f"scratch is known from {self.kernels.name} for the operators of this file, and a split file has others; name kernels with --target")
-        return TfliteBands(self.graph, self.program, self.kernels)
+        return TfliteBands(self.graph, self.plain, self.kernels)
 
     def apply_split(self, split: Split) -> TfliteModel:
         """The file split, its operators in the given order of the split program, no plan; see `peakmem_tflite.splitwrite`."""
         from peakmem_tflite.bands import TfliteBands
         from peakmem_tflite.splitwrite import check_program, write
 
-        graph, twice = write(TfliteBands(self.graph, self.program, self.kernels), split)
+        graph, twice = write(TfliteBands(self.graph, self.plain, self.kernels), split)
         said = f"the file grows from {in_bytes(len(self.data))} to {in_bytes(len(graph.data))}"
         said += f"; {in_bytes(twice)} of it are weights that stand there cut as well as whole" if twice else ""
         made = replace(self._made(graph), origin=self.judged, remarks=(said,))
-        check_program(split, made.program)
+        check_program(split, made.plain)
         return made
 
     def snippet(self) -> str:

@@ -103,16 +103,19 @@ class Permit:
         Operators whose kernels for integers of 8 and 16 bits may be others than the portable ones: not overlaid.
     inputs : bool
         Inputs of the file may be overwritten.
+    joins : bool
+        Tensors may lie inside those that they are joined to or cut from; see `peakmem_tflite.joins`.
     """
 
     foreign: frozenset[str] = frozenset()
     inputs: bool = False
+    joins: bool = False
 
 
 def permit(target: Target, *, named: bool, every: bool, inputs: bool) -> Permit:
     """What is permitted for a board's kernels: where nobody ``named`` them, what all known ones share with the portable ones.
 
-    ``every``: all of `PERMITTED`, whosever kernels run.
+    ``every``: all of `PERMITTED`, whoever wrote the kernels.
     """
     if every or (named and target == "reference"):
         return Permit(inputs=inputs)

@@ -14,6 +14,7 @@ from peakmem.model import Program, scheduled_timeline
 from peakmem_tflite.arena import Allocation, allocations, simulate, untouched
 from peakmem_tflite.build import Mapped
 from peakmem_tflite.graph import Graph
+from peakmem_tflite.joins import Family
 from peakmem_tflite.overlays import pairs
 from peakmem_tflite.scratch import ALIGNMENT, rounded
 from peakmem_tflite.targets import Target
@@ -22,6 +23,9 @@ Orders = Mapping[str, tuple[int, ...]]
 
 LARGEST_ARENA = 2**31
 """Offsets in a plan are 32-bit numbers with a sign."""
+
+_PART = -2
+"""In the place of a tensor's number: a part of tensors that lie inside one another."""
 
 _WORK = 4_000_000
 """Bound of a search: evaluations times the square of the number of buffers. About two seconds."""
@@ -65,19 +69,26 @@ def place(
     every = allocations(graph, target, by_subgraph(mapped, orders))
     buffers = [b for b in every if b.first >= 0]
     idle = [b for b in every if b.first < 0]  # nobody touches them, so they may all lie at the start
+    buffers, groups = _parts(buffers, mapped.families)
     number = {b.tensor: i for i, b in enumerate(buffers) if b.tensor >= 0}
+    for family, group in zip(mapped.families, groups):
+        for t in (family.whole, *family.members):
+            covered = family.covered(t, graph.subgraphs[0].tensors[t].size)
+            if len(covered) == 1:
+                number[t] = group[covered[0]]
     share = [(number[a], number[o]) for a, o in pairs(graph, mapped.permitted) if a in number and o in number]
     peak = max(liveness_peak(_items(buffers), share), max((b.size for b in idle), default=0))
     size, _ = simulate(every)
     best = Outcome(dict(orders), None, size, size == peak)
     if size == peak:
         return best
-    trials = [True, False] if any(b.tensor < 0 for b in buffers) else [False]
+    trials = [True, False] if any(b.tensor == -1 for b in buffers) else [False]
     for together, blocks in product(_permissions(buffers, share, peak), trials):
         items, owners = _blocks(buffers) if blocks else (_items(buffers), [[i] for i in range(len(buffers))])
         owner = {i: at for at, own in enumerate(owners) for i in own}
         may_share = [(owner[a], owner[o]) for a, o in together]
-        placement = plan(items, alignment=ALIGNMENT, may_share=may_share, deadline=deadline, effort=effort)
+        contiguous = [[owner[i] for i in group] for group in groups]
+        placement = plan(items, alignment=ALIGNMENT, may_share=may_share, contiguous=contiguous, deadline=deadline, effort=effort)
         offsets = [-1] * graph.tensor_count
         for b in idle:
             if b.tensor >= 0:
@@ -86,12 +97,36 @@ def place(
             b = buffers[owned[0]]
             if b.tensor >= 0:
                 offsets[b.tensor] = at
+        for family, group in zip(mapped.families, contiguous):
+            for t, start in {family.whole: 0, **family.members}.items():
+                offsets[t] = placement.offsets[group[0]] + start
         reached, _ = simulate(every, offsets)
         if reached < best.head and reached < LARGEST_ARENA:
             best = Outcome(dict(orders), tuple(offsets), reached, reached == placement.lower_bound)
         if best.head == peak:
             break
     return best
+
+
+def _parts(buffers: list[Allocation], families: Sequence[Family]) -> tuple[list[Allocation], list[list[int]]]:
+    """Buffers with the parts of each family in the place of its tensors, and the positions of these parts, family by family."""
+    if not families:
+        return buffers, []
+    inside = {t for f in families for t in (f.whole, *f.members)}
+    of = {b.tensor: b for b in buffers if b.tensor in inside}
+    result = [b for b in buffers if b.tensor not in inside]
+    groups = []
+    for family in families:
+        spans: list[list[Allocation]] = [[] for _ in family.parts]
+        for t in (family.whole, *family.members):
+            for n in family.covered(t, of[t].size):
+                spans[n].append(of[t])
+        groups.append(list(range(len(result), len(result) + len(spans))))
+        result += [
+            Allocation(_PART, 0, -1, high - low, min(b.first for b in found), max(b.last for b in found))
+            for (low, high), found in zip(family.parts, spans)
+        ]
+    return result, groups
 
 
 def _permissions(
@@ -116,7 +151,7 @@ def _blocks(buffers: Sequence[Allocation]) -> tuple[list[Item], list[list[int]]]
     """Items with the scratch of each operator joined, and the buffers of each item."""
     owners: dict[object, list[int]] = {}
     for i, b in enumerate(buffers):
-        key: object = ("scratch", b.subgraph, b.operator) if b.tensor < 0 else i
+        key: object = ("scratch", b.subgraph, b.operator) if b.tensor == -1 else i
         owners.setdefault(key, []).append(i)
     items = [
         Item(str(k), sum(buffers[i].size for i in own), buffers[own[0]].first, buffers[own[0]].last)

@@ -38,6 +38,8 @@ class Settings:
         Whether plans may put outputs on top of dying inputs: None where the kernels' bits are known, True everywhere.
     overlay_inputs : bool
         On top of the file's inputs too.
+    join_in_place : bool
+        Tensors may lie inside those that they are joined to or cut from.
     """
 
     target: str = "reference"
@@ -51,6 +53,7 @@ class Settings:
     drop_untouched: bool = False
     overlay: bool | None = None
     overlay_inputs: bool = False
+    join_in_place: bool = False
 
 
 def installed(runtime: str) -> str | None:

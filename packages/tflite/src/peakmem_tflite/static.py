@@ -18,6 +18,7 @@ from peakmem_tflite.effects import tokens
 from peakmem_tflite.enlarge import operator_tables, settings
 from peakmem_tflite.flatbuffer import Flat
 from peakmem_tflite.graph import CONTROL_FLOW, PLAN_NAME, Graph
+from peakmem_tflite.joins import blocks
 from peakmem_tflite.overlays import PERMITTED, WIDTHS, Permit
 from peakmem_tflite.prefix import UNIT, moved
 from peakmem_tflite.reader import read
@@ -33,7 +34,7 @@ def check_rewrite(
     Checked are: the same tensors, signatures, operators and metadata; every order a permutation that keeps each pair
     of operators in conflict (one writes what the other touches, they change one variable, a barrier) as it was; every
     two buffers that are ever resident together at offsets that do not overlap, aligned and inside the arena, but for an
-    output that begins where an input dies under it and whose kernel was ``permitted`` that.
+    output that begins where an input dies under it and whose kernel was ``permitted`` that, and blocks that are copied onto themselves.
 
     Raises
     ------
@@ -284,6 +285,25 @@ def _placement(new: Graph, target: Target, permitted: Permit | None) -> None:
             return False
         return _kernel_reads_first(new, buffers[a].subgraph, operator, buffers[a].tensor, buffers[o].tensor, permitted)
 
+    inside: dict[int, list[tuple[int, int]]] = {}  # tensor of the main subgraph -> those it is a block of, and at which byte
+
+    def anchors(i: int) -> dict[int, int]:
+        """Where tensors begin of which this one is, or holds, a block in its place: itself, and what it is joined to or cut from."""
+        t = buffers[i].tensor
+        return {t: offsets[i], **{whole: offsets[i] - at for whole, at in inside.get(t, ())}}
+
+    def one_value(i: int, j: int) -> bool:
+        """Whether both tensors are, or lie in their places in, one tensor, whose bytes are copied onto themselves."""
+        if permitted is None or not inside or min(buffers[i].tensor, buffers[j].tensor) < 0:
+            return False
+        a, b = anchors(i), anchors(j)
+        return any(b.get(whole) == at and index.get(whole) is not None and offsets[index[whole]] == at for whole, at in a.items())
+
+    if permitted is not None and permitted.joins:
+        for o, op in enumerate(new.subgraphs[0].operators):
+            for small, whole, at in blocks(new, 0, o, op):
+                if not any(new.subgraphs[0].tensors[t].variable or new.subgraphs[0].tensors[t].constant for t in (small, whole)):
+                    inside.setdefault(small, []).append((whole, at))
     end = walk(0, 0)
     for t, tensor in enumerate(t for s in new.subgraphs for t in s.tensors):
         if tensor.variable and t in index:  # it lives on
@@ -297,7 +317,7 @@ def _placement(new: Graph, target: Target, permitted: Permit | None) -> None:
         for j in resident[at + 1 :]:
             if offsets[j] >= end:
                 break
-            if spans[i][0] <= spans[j][1] and spans[j][0] <= spans[i][1] and not overlaid(i, j):
+            if spans[i][0] <= spans[j][1] and spans[j][0] <= spans[i][1] and not overlaid(i, j) and not one_value(i, j):
                 raise _refuse(f"{_label(new, buffers[i])} and {_label(new, buffers[j])} overlap in the arena")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from peakmem.model import UsageError
 
 from peakmem_cli.common import Force, FrontendName, FrontendOptions, Json, NoMeasure, Quiet, TimeLimit, size
 
@@ -53,7 +54,17 @@ def command(
     from peakmem_cli.screen import Screen
 
     screen = Screen(as_json=json, quiet=quiet)
-    if len(files) == 1 and files[0].suffix.lower() == ".csv":
+    table = len(files) == 1 and files[0].suffix.lower() == ".csv"
+    # An output that is asked for and never written would be missed only later.
+    idle = (
+        {"--snippet-out": snippet_out, "--frontend": frontend, **{f"--{key.replace('_', '-')}": value for key, value in options.items()}}
+        if table
+        else {"--output": output, "--capacity": capacity, "--alignment": alignment if alignment != 1 else None}
+    )
+    for name, value in idle.items():
+        if value is not None:
+            raise UsageError(f"{name}: is for {'models' if table else 'a table'} (peakmem arena --help)")
+    if table:
         from peakmem_cli.arena_table import arena_table
 
         return arena_table(

@@ -83,14 +83,16 @@ def command(
         raise UsageError("--region: goes with none of --max-extra-macs, --target-peak and --plot, since nothing is searched then")
     check_outputs(model, output, plot, report, force=force)
     screen = Screen(as_json=json, quiet=quiet)
+    most = DEFAULT_MACS if max_extra_macs is None else max_extra_macs
     found = look(
-        model, options, frontend, time_limit, no_measure, screen, wanted=wanted, max_extra_macs=max_extra_macs, target_peak=target_peak,
+        model, options, frontend, time_limit, no_measure, screen, wanted=wanted, max_extra_macs=most, target_peak=target_peak,
         objective="arena" if objective == "arena" else "peak",
     )  # fmt: skip
     written = save(found, output, force=force)
     drawn = plot is not None and draw(found, plot, model, force=force)
     if report is not None:
-        given = named(options, time_limit, no_measure) | {"--max-extra-macs": max_extra_macs or DEFAULT_MACS}
+        asked = {"--region": ", ".join(region or ()), "--bands": ", ".join(map(str, bands or ()))} if wanted else {"--max-extra-macs": most}
+        given = named(options, time_limit, no_measure) | asked
         write_page(found, report, [], settings=given, source=model, force=force)
     screen.document(found.to_json(output=written))
     return tell(found, screen, output, {output: written is not None, plot: drawn, report: True})
@@ -156,6 +158,7 @@ def draw(found: Splitting, plot: Path, model: Path, *, force: bool) -> bool:
 def tell(found: Splitting, screen: Screen, output: Path | None, files: dict[Path | None, bool]) -> int:
     """The answer for people and the verdict; ``files`` says of each file that was asked for whether it was written."""
     from peakmem.report import words
+    from peakmem.system.sizes import human
     from peakmem.transform.split import describe
 
     screen.answer(words.split(found))
@@ -183,6 +186,11 @@ def tell(found: Splitting, screen: Screen, output: Path | None, files: dict[Path
         return screen.verdict(Refused(f"{output}: not written: {found.reason or 'no split within the limits given was found'}"))
     if found.target is not None and found.model is None and found.ordering.peak > found.target:
         return screen.verdict(Refused(f"no split that needs no more than {found.target:,} B was found within the limits given"))
+    if found.target is not None and found.model is not None:
+        # The target is of the live peak; the arena of the split that was chosen may miss it.
+        reached, allowed = found.model.predicted_bytes, found.target - found.source.realized_offset
+        if reached > allowed:
+            return screen.verdict(Refused(f"over target: {found.source.quantity} {human(reached)} is more than {human(allowed)}"))
     return 0
 
 

@@ -22,6 +22,7 @@ from functools import lru_cache
 from typing import Any
 
 from peakmem.model import first_touchers
+from peakmem.ordering import native
 from peakmem.ordering.problem import Problem, State
 
 SOURCE, SINK = 0, 1
@@ -122,8 +123,17 @@ def _cut(
     for b in own:
         if not (born[b] and remaining[b]):
             constant += size[b]
-    node_of = {u: i + 2 for i, u in enumerate(undecided)}
     buffers = sorted({b for u in undecided for b in touched[u] if size[b] and b not in own})
+    kernel = native.kernel() if way is None and not want_flow else None
+    if kernel is not None and kernel.fits(problem):
+        more, entered, sink, ends, limits = kernel.network(problem, lower, undecided, buffers, births)
+        constant += more
+        if not entered:
+            return Cut(constant, ())
+        if not sink:
+            return Cut(constant, tuple(sorted(undecided)))
+        return _least(constant, undecided, _flow(ends, limits)[0])
+    node_of = {u: i + 2 for i, u in enumerate(undecided)}
     infinity = sum(size[b] for b in buffers) + 1
     tails: list[int] = []
     heads: list[int] = []
@@ -215,24 +225,33 @@ def _cut(
     import numpy as np
 
     # Arrays made here: while the solver's binding converts a list, it takes Ctrl-C for arguments of a wrong type.
-    both = np.array([tails, heads], dtype=np.int32)
-    flow = _solver()()
-    arcs = flow.add_arcs_with_capacity(both[0], both[1], np.array(capacities, dtype=np.int64))
-    if flow.solve(SOURCE, SINK) != flow.OPTIMAL:
-        raise ArithmeticError("the maximum-flow solver failed")
-    value = constant + flow.optimal_flow()
-    side = flow.get_source_side_min_cut()
-    first_buffer = len(node_of) + 2
-    chosen = tuple(sorted(undecided[i - 2] for i in side if 2 <= i < first_buffer))
+    flow, arcs = _flow(np.array([tails, heads], dtype=np.int32), np.array(capacities, dtype=np.int64))
+    cut = _least(constant, undecided, flow)
     if not want_flow:
-        return Cut(value, chosen)
+        return cut
     amounts = flow.flows(arcs)
     witness = [
         (labels[tail], labels[head], int(amount))
         for tail, head, amount in zip(tails, heads, amounts)
         if amount
     ]
-    return Cut(value, chosen, (witness,))
+    return Cut(cut.value, cut.chosen, (witness,))
+
+
+def _flow(ends: Any, capacities: Any) -> tuple[Any, Any]:
+    """A maximum flow, and the solver's numbers of the arcs."""
+    flow = _solver()()
+    arcs = flow.add_arcs_with_capacity(ends[0], ends[1], capacities)
+    if flow.solve(SOURCE, SINK) != flow.OPTIMAL:
+        raise ArithmeticError("the maximum-flow solver failed")
+    return flow, arcs
+
+
+def _least(constant: int, undecided: Sequence[int], flow: Any) -> Cut:
+    """The cheapest state that a maximum flow shows."""
+    after = len(undecided) + 2
+    chosen = tuple(sorted(undecided[i - 2] for i in flow.get_source_side_min_cut() if 2 <= i < after))
+    return Cut(constant + flow.optimal_flow(), chosen)
 
 
 def births_of(problem: Problem) -> list[tuple[int, ...]] | None:

@@ -17,9 +17,9 @@ from itertools import accumulate, chain
 from typing import Any
 
 from peakmem.ordering.meter import Meter
-from peakmem.ordering.problem import Problem
+from peakmem.ordering.problem import Problem, State
 
-ABI = 1
+ABI = 3
 """What the library has to answer."""
 
 LARGEST = 1 << 62
@@ -28,7 +28,7 @@ LARGEST = 1 << 62
 SLICE = 200_000
 """Units of work between two looks at the meter (and at Ctrl-C)."""
 
-PAUSED, FOUND, NONE, NO_MEMORY = range(4)
+PAUSED, FOUND, NONE, NO_MEMORY, EXHAUSTED, GAVE_UP, LEAST, TRAP = range(8)
 
 
 def kernel() -> Kernel | None:
@@ -61,8 +61,9 @@ class _Rows(ctypes.Structure):
     _fields_ = (
         ("n", ctypes.c_int32),
         ("m", ctypes.c_int32),
-        *((name, ctypes.c_void_p) for name in ("preds", "succs_at", "succs", "touched_at", "touched", "touchers", "size")),
-        *((name, ctypes.c_void_p) for name in ("entry", "pinned", "workspace", "gains_at", "gain_of", "gain")),
+        *((name, ctypes.c_void_p) for name in ("preds_at", "preds", "succs_at", "succs", "touched_at", "touched")),
+        *((name, ctypes.c_void_p) for name in ("touchers_at", "touchers", "size", "entry", "pinned", "workspace")),
+        *((name, ctypes.c_void_p) for name in ("gains_at", "gain_of", "gain")),
         ("mirrored", ctypes.c_int32),
         ("entry_bytes", ctypes.c_int64),
     )
@@ -79,12 +80,14 @@ class _Image:
         if not self.fits:
             return
         arrays = {
-            "preds": array("i", map(len, problem.preds)),
+            "preds_at": _starts(problem.preds),
+            "preds": array("i", chain.from_iterable(problem.preds)),
             "succs_at": _starts(problem.succs),
             "succs": array("i", chain.from_iterable(problem.succs)),
             "touched_at": _starts(problem.touched),
             "touched": array("i", chain.from_iterable(problem.touched)),
-            "touchers": array("i", map(len, problem.touchers)),
+            "touchers_at": _starts(problem.touchers),
+            "touchers": array("i", chain.from_iterable(problem.touchers)),
             "size": array("q", problem.size),
             "entry": array("B", problem.entry),
             "pinned": array("B", problem.pinned),
@@ -94,6 +97,9 @@ class _Image:
             "gain": array("q", (gain for row in problem.gains for _, gain in row)),
         }
         self.arrays = arrays
+        self.births: tuple[object, array[int], array[int]] | None = None
+        self.node = array("i", bytes(4 * len(problem)))
+        self.arcs = _Arcs(_Arcs.FIRST)
         self.rows = _Rows(
             n=len(problem),
             m=len(problem.size),
@@ -101,6 +107,20 @@ class _Image:
             entry_bytes=problem.entry_bytes,
             **{name: row.buffer_info()[0] for name, row in arrays.items()},
         )
+
+
+class _Arcs:
+    """Room for the arcs of a network."""
+
+    FIRST = 1024
+
+    def __init__(self, room: int) -> None:
+        import numpy as np
+
+        self.room = room
+        self.ends = np.empty((2, room), np.int32)
+        self.capacities = np.empty(room, np.int64)
+        self.places = self.ends[0].ctypes.data, self.ends[1].ctypes.data, self.capacities.ctypes.data
 
 
 def _starts(rows: Sequence[Sequence[Any]]) -> array[int]:
@@ -112,15 +132,33 @@ class Kernel:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._images: weakref.WeakKeyDictionary[Problem, _Image] = weakref.WeakKeyDictionary()
-        handle, place = ctypes.c_void_p, ctypes.c_void_p
-        self._new = _function(library.peakmem_beam_new, handle, place, ctypes.c_int32, ctypes.c_int64, place)
-        self._run = _function(library.peakmem_beam_run, ctypes.c_int32, handle, ctypes.c_int64, place)
+        handle, place, small, large = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+        self._new = _function(library.peakmem_beam_new, handle, place, small, large, place)
+        self._run = _function(library.peakmem_beam_run, small, handle, large, place)
         self._order = _function(library.peakmem_beam_order, None, handle, place)
         self._free = _function(library.peakmem_beam_free, None, handle)
+        self.search_new = _function(library.peakmem_search_new, handle, place)
+        self.search_start = _function(
+            library.peakmem_search_start, None, handle, place, small, large, large, large, large, large, small, small
+        )
+        self.search_run = _function(library.peakmem_search_run, small, handle, large, large, place)
+        self.search_steps = _function(library.peakmem_search_steps, small, handle, place)
+        self.search_free = _function(library.peakmem_search_free, None, handle)
+        # Called with the lock of Python held, since calls for one problem share `_Image.node`.
+        holding = ctypes.PyDLL(library._name)
+        self._network = _function(
+            holding.peakmem_network, large, place, place, small, place, place, place, small, place, place, place, place, place, place,
+            large, place,
+        )  # fmt: skip
 
     def fits(self, problem: Problem) -> bool:
         """Whether the library can hold it."""
         return self._image(problem).fits
+
+    def search(self, problem: Problem) -> Search | None:
+        """The searches of a walk through ``problem``; None where the library cannot hold it."""
+        image = self._image(problem)
+        return Search(self, image) if image.fits else None
 
     def _image(self, problem: Problem) -> _Image:
         image = self._images.get(problem)
@@ -151,6 +189,95 @@ class Kernel:
             return []
         finally:
             self._free(search)
+
+
+    def network(
+        self, problem: Problem, lower: State, undecided: Sequence[int], buffers: list[int], births: Sequence[tuple[int, ...]] | None
+    ) -> tuple[int, int, bool, Any, Any]:
+        """The network of a cut without overlays: what adds to its constant, what enters from the source, whether an arc leads to the
+        sink, and, where both may flow, ends and capacities of the arcs, which stay valid until the next call.
+        """
+        image = self._image(problem)
+        rows: tuple[int | None, int | None] = None, None
+        if births is not None:
+            if image.births is None or image.births[0] is not births:
+                image.births = births, _starts(births), array("i", chain.from_iterable(births))
+            rows = image.births[1].buffer_info()[0], image.births[2].buffer_info()[0]
+        born, remaining = lower.born, lower.remaining
+        some = array("i", undecided)
+        here = array("i", buffers), array("i", [born[b] for b in buffers]), array("i", [remaining[b] for b in buffers])
+        told = (ctypes.c_int64 * 3)()
+        while True:
+            arcs = image.arcs
+            count = self._network(
+                ctypes.byref(image.rows), some.buffer_info()[0], len(some), *(row.buffer_info()[0] for row in here), len(buffers), *rows,
+                image.node.buffer_info()[0], *arcs.places, arcs.room, told,
+            )  # fmt: skip
+            if count <= arcs.room:
+                return told[0], told[1], bool(told[2]), arcs.ends[:, :count], arcs.capacities[:count]
+            image.arcs = _Arcs(2 * count)
+
+
+class Search:
+    """The searches of one walk, each from where the one before it and the walk's own steps led.
+
+    See ``_Pass._search`` of `peakmem.ordering.walk`. A search that an exception ended was the last.
+    """
+
+    def __init__(self, kernel: Kernel, image: _Image) -> None:
+        self._kernel = kernel
+        self._image = image
+        self._handle = kernel.search_new(ctypes.byref(image.rows))
+        if not self._handle:
+            raise MemoryError
+        weakref.finalize(self, kernel.search_free, self._handle)
+        self._steps = (ctypes.c_int32 * image.rows.n)()
+        self._length = 0
+        self.nodes = 0
+        self.blocked = 0
+
+    def run(
+        self, path: Sequence[int], budget: int, rest: int, limit: int, most_work: int, patience: int, safe_moves: bool, memo: bool,
+        meter: Meter, least: Callable[[list[int], int], bool], trap: Callable[[list[int]], int],
+    ) -> tuple[int, list[int]]:  # fmt: skip
+        """FOUND with the steps, EXHAUSTED or GAVE_UP; the search begins after ``path``.
+
+        ``least`` answers whether the state after some steps, whose rest it is given, has the least rest on the way; ``trap`` gives
+        the price of the exits of a trap after some steps, or -1. Either may raise `OutOfTime`, as ``meter`` does.
+        """
+        kernel, count = self._kernel, (ctypes.c_int64 * 5)()
+        steps = path[self._length :]
+        kernel.search_start(
+            self._handle, (ctypes.c_int32 * len(steps))(*steps), len(steps), min(budget, LARGEST), rest, limit, most_work, patience,
+            safe_moves, memo,
+        )  # fmt: skip
+        self._length = len(path)
+        told, answer = 0, -1
+        try:
+            while True:
+                outcome = kernel.search_run(self._handle, min(SLICE, meter.left), answer, count)
+                meter.spend(count[2] - told)
+                told = count[2]
+                if outcome == PAUSED:
+                    meter.check()
+                elif outcome == TRAP:
+                    answer = trap(self._taken())
+                elif outcome in (FOUND, LEAST):
+                    taken = self._taken()
+                    if outcome == FOUND or least(taken, count[4]):
+                        self._length += len(taken)
+                        return FOUND, taken
+                elif outcome == NO_MEMORY:
+                    raise MemoryError
+                else:
+                    return outcome, []
+        finally:
+            meter.spend(count[1] - told)
+            self.nodes, self.blocked = count[0], count[3]
+
+    def _taken(self) -> list[int]:
+        count = self._kernel.search_steps(self._handle, self._steps)
+        return list(self._steps[:count])
 
 
 def _function(function: Any, result: Any, *arguments: Any) -> Callable[..., Any]:

@@ -102,6 +102,9 @@ def program_from_graph(
         raise InputError(f"order() takes a networkx.DiGraph or a dict of reads and writes, not {_show(graph)}")
     if not isinstance(sizes, Mapping):
         raise InputError(f"sizes must be a dict from names to bytes, not {_show(sizes)}")
+    for word, given in (("workspace", workspace), ("overlays", overlays)):
+        if given is not None and not isinstance(given, Mapping):
+            raise InputError(f"{word} must be a dict by statement, not {_show(given)}")
     for name, bytes_ in (workspace or {}).items():
         if name not in rows:
             raise _unknown("workspace", name, rows)
@@ -130,10 +133,15 @@ def _row(name: Name, value: Any) -> _Row:
         if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
             raise InputError(f"statement {name!r}: {word} must be a list of names, not {_show(names)}")
         try:
-            found.append(list(dict.fromkeys(names)))
+            found.append(list(dict.fromkeys(_in_order(names))))
         except TypeError:
             raise InputError(f"statement {name!r}: {word} must be names that a dict could have, not {_show(names)}") from None
     return _Row(found[0], found[1], _natural(extra, f"workspace of {name!r}"))
+
+
+def _in_order(names: Iterable[Name]) -> list[Name]:
+    """As listed; a set is in another order in every process, and the program must be the same one."""
+    return sorted(names, key=repr) if isinstance(names, (set, frozenset)) else list(names)
 
 
 def _overlay(name: Name, pair: Any, row: _Row) -> tuple[Name, list[Name]]:
@@ -142,7 +150,7 @@ def _overlay(name: Name, pair: Any, row: _Row) -> tuple[Name, list[Name]]:
     output, inputs = pair
     if isinstance(inputs, (str, bytes)) or not isinstance(inputs, Iterable):
         raise InputError(f"overlays: the inputs of {name!r} must be a list of names, not {_show(inputs)}")
-    inputs = list(inputs)
+    inputs = _in_order(inputs)
     for word, b, known in (("output", output, row.writes), *(("input", b, row.reads) for b in inputs)):
         if b not in known:
             raise InputError(f"overlays: {_show(b)} is no {word} of {name!r}{did_you_mean(str(b), map(str, known))}")

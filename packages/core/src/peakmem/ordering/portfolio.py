@@ -28,10 +28,10 @@ CANONICAL = 30
 DEPTH = 8
 """Components within components, at most."""
 
-BEAMS = 8, 2, 2
+BEAMS = 8, 4, 2
 """Width of the first beam searches, how many are tried from each end before they grow, and by what factor."""
 
-KEEN = 100, 5
+KEEN = 100, 40
 """Units of work for beams that find nothing, a unit spent before, times the gap (a large one more often leaves room for a better
 order): after the first round, which costs little, and after the others."""
 

@@ -339,6 +339,10 @@ class State:
         self.rest = rest
         return v
 
+    def settle(self) -> None:
+        """Put ``ready`` in ascending order, whatever happened before."""
+        self.ready = dict.fromkeys(sorted(self.ready))
+
     def advance(self, statements: Iterable[int]) -> None:
         """`push` each; they must come in an order that honours the dependences."""
         for v in statements:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from peakmem.ordering import native
 from peakmem.ordering.bounds import Births, Pricer, Trap, forward_trap
 from peakmem.ordering.cuts import cheapest_state
 from peakmem.ordering.meter import Meter, OutOfTime
@@ -115,6 +116,7 @@ class _Pass:
         self.rules = rules
         self.state = State(problem)
         self.pricer = Pricer(problem, births, rules)
+        self.compiled: native.Search | None = None
         self.nodes = 0
         self.cuts = 0
         self.blocked = 0
@@ -207,10 +209,49 @@ class _Pass:
 
     def _search(self, budget: int, limit: int, patient: bool) -> int:
         """Depth-first for the next safe jump; leaves ``state`` at its end (FOUND) or where it was."""
+        rest = self.state.rest if self.rules.safe_jumps else -1
+        patience = PATIENCE if patient and self.rules.search_traps else 1 << 61
+        kernel = native.kernel()
+        if self.compiled is None and kernel is not None:
+            self.compiled = kernel.search(self.problem)
+        if self.compiled is None:
+            outcome = self._python(budget, rest, limit, patience)
+        else:
+            outcome = self._native(self.compiled, budget, rest, limit, patience)
+        self.state.settle()
+        return outcome
+
+    def _native(self, search: native.Search, budget: int, rest: int, limit: int, patience: int) -> int:
+        """`_python`, compiled: ``state`` stays where the search began until it is found."""
+        state, rules = self.state, self.rules
+
+        def trap(steps: list[int]) -> int:
+            origin = len(state.path)
+            state.advance(steps)
+            level = self._exits(budget)
+            state.unwind(origin)
+            return -1 if level is None else level
+
+        try:
+            outcome, steps = search.run(
+                state.path, budget, rest, limit, WIDTH * limit, patience, rules.safe_moves, rules.memo, self.meter, self._least, trap
+            )
+        finally:
+            self.nodes += search.nodes
+        self.blocked = search.blocked
+        state.advance(steps)
+        return {native.FOUND: FOUND, native.EXHAUSTED: EXHAUSTED, native.GAVE_UP: GAVE_UP}[outcome]
+
+    def _exits(self, budget: int) -> int | None:
+        """The price of the exits of a trap around the state, if there is one that is not too large."""
+        self.state.settle()
+        trap = self._trap(budget, 400)
+        return trap.level if trap.exits else None
+
+    def _python(self, budget: int, rest: int, limit: int, patience: int) -> int:
         problem, state, rules = self.problem, self.state, self.rules
         n = len(problem)
         origin = len(state.path)
-        rest = state.rest if rules.safe_jumps else -1
         blocked = 1 << 62
         bit: dict[int, int] = {}
         seen: set[int] = set()
@@ -232,15 +273,22 @@ class _Pass:
                 moved = rules.safe_moves
                 while moved and (state.rest > rest or not mask):
                     moved = False
-                    for v in list(state.ready):
+                    for v in sorted(state.ready):
                         mem, change = state.step(v)
                         if mem <= budget and change <= 0:
                             take(v)
                             moved = True
                             if state.rest <= rest:
                                 break
-                if len(state.path) == n or (mask and state.rest <= rest and self._least(origin)):
+                if len(state.path) == n:
                     return FOUND
+                if mask and state.rest <= rest:
+                    steps, here = state.path[origin:], state.rest
+                    state.unwind(origin)
+                    least = self._least(steps, here)
+                    state.advance(steps)
+                    if least:
+                        return FOUND
                 if mask not in seen:
                     if rules.memo:
                         seen.add(mask)
@@ -266,11 +314,11 @@ class _Pass:
                 while frames:
                     depth, mask, todo, opened = frames[-1]
                     state.unwind(depth)
-                    if patient and rules.search_traps and todo and nodes - opened > PATIENCE:
+                    if todo and nodes - opened > patience:
                         frames[-1] = (depth, mask, todo, 1 << 60)
-                        trap = self._trap(budget, 400)
-                        if trap.exits:
-                            blocked = min(blocked, trap.level)
+                        level = self._exits(budget)
+                        if level is not None:
+                            blocked = min(blocked, level)
                             todo.clear()
                     if todo:
                         take(todo.pop())
@@ -283,14 +331,8 @@ class _Pass:
             self.nodes += nodes
             self.meter.spend(work - told)
 
-    def _least(self, origin: int) -> bool:
-        """Whether the state has the least rest of all down-sets between where the search began and itself."""
-        state = self.state
-        steps = state.path[origin:]
-        here = state.rest
-        state.unwind(origin)
+    def _least(self, steps: list[int], rest: int) -> bool:
+        """Whether ``rest`` is the least of all down-sets between the state and the one that ``steps`` lead to, whose it is."""
         self.cuts += 1
         self.meter.spend(len(steps))
-        cut = cheapest_state(self.problem, state, sorted(steps), None, births=self.births)
-        state.advance(steps)
-        return cut.value >= here
+        return cheapest_state(self.problem, self.state, sorted(steps), None, births=self.births).value >= rest

@@ -261,9 +261,13 @@ def live(line: Timeline, most: int = 12) -> Live:
 
 
 def bars(line: Timeline, most: int = 40) -> Bars:
-    """Lifetimes of the ``most`` largest buffers."""
+    """Lifetimes of ``most`` buffers: the largest that are live at the peak, and in the last quarter the largest others."""
     buffers = line.program.buffers
-    ranked = sorted((b for b in _resident(line) if buffers[b].size), key=lambda b: (-buffers[b].size, b))
+    largest = sorted((b for b in _resident(line) if buffers[b].size), key=lambda b: (-buffers[b].size, b))
+    hot = [b for b in largest if line.first[b] <= line.peak_step <= line.last[b]]
+    cold = [b for b in largest if not line.first[b] <= line.peak_step <= line.last[b]]
+    others = min(len(cold), max(most // 4, most - len(hot)))
+    ranked = [*hot[: most - others], *cold[:others], *hot[most - others :], *cold[others:]]
     shown = sorted(ranked[:most], key=lambda b: (line.first[b], line.last[b], b))
     return Bars(
         len(line.order),

@@ -69,9 +69,14 @@ def memory(
         line = "floor" if bound.floor else "bound"
         picture.path(f"M{pixel(frame.left)} {frame.y(bound.size)}H{pixel(frame.right)}", line)
     _peaks(picture, frame, curves)
-    edges = {"left": frame.left, "right": frame.right, "top": frame.top, "foot": frame.foot}
-    picture.data = {"steps": steps, **{edge: pixel(at) for edge, at in edges.items()}}
+    picture.data = _edges(frame, steps)
     return picture
+
+
+def _edges(frame: Frame, steps: int) -> dict[str, object]:
+    """What a page must know to find the step under a pointer, and the place of a step."""
+    edges = {"left": frame.left, "right": frame.right, "top": frame.top, "foot": frame.foot}
+    return {"steps": steps, **{edge: pixel(at) for edge, at in edges.items()}}
 
 
 def _legend(name: str, c: Curve, width: int) -> str:
@@ -140,6 +145,7 @@ def lifetimes(found: Bars, *, title: str, width: int = WIDE, key: str = "lifetim
     picture = Drawing(width, height, title=title, description=_described(found), key=key, kind="lifetimes")
     names = 214 if wide else 104
     frame = Frame(names, head, width - (96 if wide else 66), height - 44, max(found.steps, 1), 1)
+    picture.data = _edges(frame, max(found.steps, 1))
     _hot_legend(picture, title if headed else "", width)
     _step_axis(picture, frame, max(found.steps, 1))
     picture.path(f"M{pixel(frame.left)} {pixel(frame.foot)}H{pixel(frame.right)}", "axis")
@@ -148,7 +154,7 @@ def lifetimes(found: Bars, *, title: str, width: int = WIDE, key: str = "lifetim
         begin = float(frame.x(bar.begin))
         picture.text(names - 8, y + 12, fit(bar.name, names - 12), "" if bar.at_peak else "soft", "end")
         length = max(1.5, float(frame.x(bar.end)) - begin)
-        picture.rect(pixel(begin), pixel(y + 3), length, row - 5, "bar hot" if bar.at_peak else "bar", _tip(bar, found))
+        picture.rect(pixel(begin), pixel(y + 3), length, row - 5, "bar hot" if bar.at_peak else "bar", _tip(bar, found), (bar.begin, bar.end))
         picture.text(frame.right + 6, y + 12, short(bar.size), "" if bar.at_peak else "soft")
     _peak_line(picture, frame, found)
     return picture
@@ -165,13 +171,14 @@ def arena(
     highest = found.height or 1
     top = max(top or 0, highest)
     frame = Frame(74 if wide else 62, head + 10, width - 14, height - 44, max(found.steps, 1), top * 1.03)
+    picture.data = _edges(frame, max(found.steps, 1))
     _hot_legend(picture, title if headed else "", width)
     picture.grid(frame, marks(0, top * 1.03))
     _step_axis(picture, frame, max(found.steps, 1))
     for bar in found.bars:
         begin, high = float(frame.x(bar.begin)), float(frame.y(bar.offset + bar.size))
         across, up = max(1.0, float(frame.x(bar.end)) - begin), max(0.8, float(frame.y(bar.offset)) - high)
-        picture.rect(pixel(begin), pixel(high), across, up, "block hot" if bar.at_peak else "block", _tip(bar, found, True))
+        picture.rect(pixel(begin), pixel(high), across, up, "block hot" if bar.at_peak else "block", _tip(bar, found, True), (bar.begin, bar.end))
     picture.path(f"M{pixel(frame.left)} {frame.y(highest)}H{pixel(frame.right)}", "bound")
     picture.text(frame.right, float(frame.y(highest)) - 5, f"highest end {in_bytes(highest)}", "halo", "end")
     _peak_line(picture, frame, found)

@@ -15,18 +15,23 @@ import shlex
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 
+from peakmem.model import Timeline
 from peakmem.report import data, figures
 from peakmem.report.data import Curve, Live
 from peakmem.report.front import front_drawing
+from peakmem.report.groups import Group, groupings, makers
 from peakmem.report.story import LARGEST_CERTIFICATE, Story
 from peakmem.report.svg import Drawing, style, word
 from peakmem.report.words import clean, percent, shorten
-from peakmem.system.sizes import human, in_bytes
+from peakmem.system.sizes import human, in_bytes, short
 
 _SEPARATOR = re.compile(r"([/;:,._]+)(?=[A-Za-z0-9])")
 
 LONGEST = 120
 """Characters of a name in the page; middles of longer ones are left out."""
+
+LISTED = 5000
+"""Buffers of an order, the largest, that a page can list for any step; statements that it can find by name."""
 
 REASON = 600
 """Characters of a sentence that came from elsewhere."""
@@ -57,6 +62,8 @@ def page(story: Story) -> str:
         "<body>",
         "<main>",
         *_head(story, title),
+        *_groups(story),
+        *_measured(story),
         *_memory(story, before, after),
         *_peaks(story),
         *_lifetimes(story),
@@ -66,7 +73,7 @@ def page(story: Story) -> str:
         *_moved(story),
         *_provenance(story),
         "</main>",
-        f'<script type="application/json" id="curves">{_curves(before, after)}</script>',
+        f'<script type="application/json" id="curves">{_curves(story, before, after)}</script>',
         f"<script>{script}</script>",
         "</body>",
         "</html>",
@@ -98,8 +105,39 @@ def _head(story: Story, title: str) -> list[str]:
     ]
     if story.failures:
         rows += _section("What differs", _list(story, story.failures), kind="fault")
+    return rows
+
+
+def _measured(story: Story) -> list[str]:
     notes = ['<h3 class="soft">Notes</h3>', _list(story, story.notes)] if story.notes else []
-    return rows + _section(word(story.heading), _list(story, story.lines), *notes)
+    return _section(word(story.heading), _list(story, story.lines), *notes)
+
+
+def _groups(story: Story) -> list[str]:
+    """The first screen's answer to: what is it that takes the memory?"""
+    found = groupings(story.after)
+    if not found:
+        return []
+    line = story.after
+    statement = line.program.statements[line.order[line.peak_step]]
+    buffers = f"{sum(g.count for g in found[0].groups) + (found[0].rest.count if found[0].rest else 0):,}"
+    where = f"step {line.peak_step + 1:,} of {len(line.order):,}, {_name(statement.name)}"
+    parts = [f'<p class="soft small">{word(where)}: {buffers} buffers, {in_bytes(found[0].size)} of {in_bytes(line.peak)}.</p>', '<div class="groups">']
+    for grouping in found:
+        rows = "".join(_group(g, line.peak) for g in (*grouping.groups, *((grouping.rest,) if grouping.rest else ())))
+        head = f'<thead><tr><th>by {grouping.by}</th><th class="number">bytes</th><th class="number">share</th></tr></thead>'
+        parts.append(f"<table>{head}<tbody>{rows}</tbody></table>")
+    return _section("Who is live at the peak", *parts, "</div>")
+
+
+def _group(group: Group, peak: int) -> str:
+    name = _breakable(shorten(clean(group.name), 40))
+    width = f"{100 * group.size / peak:.1f}"
+    bar = f'<svg class="share peakmem" viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true"><rect class="hot" width="{width}" height="4"/></svg>'
+    return (
+        f'<tr><td>{name} <span class="soft">x {group.count:,}</span>{bar}</td><td class="number">{short(group.size)}</td>'
+        f'<td class="number">{percent(group.size, peak)}</td></tr>'
+    )
 
 
 def _whole(sentence: str) -> str:
@@ -139,7 +177,12 @@ def _memory(story: Story, before: Curve, after: Curve) -> list[str]:
         "<figure>",
         f'<div class="stage" id="stage" role="group" aria-label="Memory over steps">{drawn}</div>',
         f'<div class="readout" id="readout" aria-live="polite">{now}</div>',
-        f'<figcaption>{caption} <span id="hint" hidden>Point at a step, or focus the picture and use the arrow keys.</span>'
+        '<div class="explore" id="explore" hidden><p><label>Find a buffer or statement <input type="search" id="find" '
+        'autocomplete="off" spellcheck="false"></label> <span id="found" class="soft small" aria-live="polite"></span></p>'
+        '<div id="hits"></div><p><span id="pinned" aria-live="polite"></span> <button type="button" id="release" hidden>Release</button></p>'
+        '<div class="sides" id="live"></div></div>',
+        f'<figcaption>{caption} <span id="hint" hidden>Point at a step, or focus the picture and use the arrow keys; a '
+        "click or Enter pins the step and lists what is live there, Escape releases it.</span>"
         "</figcaption>",
         "</figure>",
     )
@@ -165,7 +208,18 @@ def _now(name: str, curve: Curve, called: str) -> str:
     )
 
 
-def _curves(before: Curve, after: Curve) -> str:
+def _lives(line: Timeline, number: Callable[[str], int]) -> dict[str, object]:
+    """Of one order, what is live when: name, operator, bytes, first and last step of each buffer, largest first."""
+    buffers = line.program.buffers
+    made = makers(line)
+    ranked = [b for b in sorted(range(len(buffers)), key=lambda b: (-buffers[b].size, b)) if buffers[b].size and line.first[b] <= line.last[b]]
+    ranked = [b for b in ranked if buffers[b].kind != "constant"]
+    shown = [[number(buffers[b].name), number(made[b]), buffers[b].size, line.first[b], line.last[b]] for b in ranked[:LISTED]]
+    steps = [number(line.program.statements[v].name) for v in line.order] if len(line.order) <= LISTED else []
+    return {"live": shown, "left": len(ranked) - len(shown), "order": steps}
+
+
+def _curves(story: Story, before: Curve, after: Curve) -> str:
     """The data of the readout, as JSON that no text can end; every name once."""
     names: dict[str, int] = {}
 
@@ -176,9 +230,11 @@ def _curves(before: Curve, after: Curve) -> str:
         {
             "name": name,
             "steps": curve.steps,
+            "called": called,
             "moments": [[m.step, m.size, number(m.statement), [[number(n), s] for n, s in m.largest]] for m in curve.moments],
+            **_lives(line, number),
         }
-        for name, curve, _ in _drawn(before, after)
+        for (name, curve, called), line in zip(_drawn(before, after), (story.before, story.after) if before != after else (story.after,))
         if curve.steps
     ]
     document = {"steps": max(before.steps, after.steps), "start": after.peak_step, "curves": rows, "names": list(names)}
@@ -242,8 +298,8 @@ def _lifetimes(story: Story) -> list[str]:
         return []
     drawn = _both(lambda width, key: figures.lifetimes(found, title="Lifetimes, after", width=width, key=key, headed=False), "lifetimes")
     left = (
-        f" The {len(found.bars)} largest buffers are shown; {found.left_out:,} smaller ones with {in_bytes(found.left_out_bytes)} "
-        "in sum are left out."
+        f" The largest of those live at the peak are shown, and a few of the largest others; {found.left_out:,} buffers with "
+        f"{in_bytes(found.left_out_bytes)} in sum are left out."
         if found.left_out
         else ""
     )

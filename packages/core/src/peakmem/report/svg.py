@@ -114,10 +114,12 @@ class Drawing:
     def path(self, d: str, style: str) -> None:
         self.rows.append(f'<path class="{style}" d="{d}"/>')
 
-    def rect(self, x: str, y: str, width: float, height: float, style: str, tip: str = "") -> None:
+    def rect(self, x: str, y: str, width: float, height: float, style: str, tip: str = "", span: tuple[int, int] | None = None) -> None:
+        """``span``: the first step in which it is there, and the first in which it is not, for what a page does with it."""
+        shown = f' data-begin="{span[0]}" data-end="{span[1]}"' if span is not None else ""
         inner = f"><title>{word(tip)}</title></rect>" if tip else "/>"
         self.rows.append(
-            f'<rect class="{style}" x="{x}" y="{y}" width="{pixel(width)}" height="{pixel(height)}"{inner}'
+            f'<rect class="{style}" x="{x}" y="{y}" width="{pixel(width)}" height="{pixel(height)}"{shown}{inner}'
         )
 
     def dot(self, x: str, y: str, style: str, tip: str = "") -> None:

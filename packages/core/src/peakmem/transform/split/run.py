@@ -80,7 +80,7 @@ def split(
     source = model.splittable()
     program = model.program
     macs = sum(s.cost for s in program.statements)
-    most = parse_extra_macs(max_extra_macs or DEFAULT_MACS, macs)
+    most = parse_extra_macs(DEFAULT_MACS if max_extra_macs is None else max_extra_macs, macs)
     ordering = certify(model, time_limit=None if time_limit is None else time_limit / 4, progress=progress)
     result = Splitting(source=model, ordering=ordering, macs=macs, most=most, target=target_peak)
     result.seconds["order"] = spent = time.monotonic() - begin
@@ -105,10 +105,12 @@ def split(
         result.seconds["search"] = time.monotonic() - since
         chosen = [lay_out(source, p.order, p.regions) for p in _candidates(result)]
         if not chosen:
-            result.reason = _reason(source, ordering, least, result.search, most)
+            result.reason = _reason(source, ordering, least, result.search, most, target_peak)
     if not chosen or not realize:
         return result
     since = time.monotonic()
+    if result.interrupted:  # whoever ended the search wants what it found, not another one of that length
+        deadline = since
     say("ordering the split program")
     try:
         for k, one in enumerate(chosen):
@@ -121,7 +123,7 @@ def split(
                     raise
                 result.reason = result.reason or str(error)
             at, ordered = result.model, result.reordering
-            if at is not None and ordered is not None and at.predicted_bytes + model.realized_offset <= ordered.peak:
+            if at is not None and ordered is not None and at.predicted_bytes + model.realized_offset <= max(ordered.peak, target_peak or 0):
                 break
     except KeyboardInterrupt:
         result.interrupted = True
@@ -161,10 +163,15 @@ def _realize(result: Splitting, one: Split, deadline: float | None, progress: Pr
         result.reason = ""
 
 
-def _reason(source: Splittable, ordering: Ordering, least: SplitFloor, found: Searched, most: int) -> str:
+def _reason(
+    source: Splittable, ordering: Ordering, least: SplitFloor, found: Searched, most: int, target: int | None
+) -> str:
     """Why no split was found, as far as that is known."""
     program = source.program
     peak = ordering.peak
+    why = "" if found.complete else "; interrupted" if found.stopped else "; the search ended early, give more --time-limit"
+    if target is not None and any(p.peak < peak for p in found.points):
+        return f"no regions of it that run in bands were found to need {target:,} B or less for {most:,} more MACs{why}"
     order = ordering.orders[""]
     _, live, _, _ = program.live_bytes(order, program.workspaces)
     hot = [order[k] for k, size in enumerate(live) if size == peak]
@@ -172,8 +179,7 @@ def _reason(source: Splittable, ordering: Ordering, least: SplitFloor, found: Se
         rules = [source.rule(v, axis) for axis in ("rows", "channels")]
         if all(isinstance(rule, str) for rule in rules):
             return f"its peak is where {rules[0]} (running operators twice may still help: peakmem recompute)"
-    why = f" ({least.sentence(program)})" if least.size > program.entry_bytes else ""
-    why += "" if found.complete else "; interrupted" if found.stopped else "; the search ended early, give more --time-limit"
+    why = (f" ({least.sentence(program)})" if least.size > program.entry_bytes else "") + why
     return f"no regions of it that run in bands were found to need less for {most:,} more MACs{why}"
 
 

@@ -1,0 +1,159 @@
+"""Inputs of the user's own, inputs of any element type, suggestions for what is open, levels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+from peakmem.api import load
+from peakmem.model import InputError, UsageError
+from peakmem_onnx import totals
+from peakmem_onnx.protos import usual_size
+from peakmem_onnx.runtime import counting_library
+
+from .conftest import FLOAT, INT64, branches, model, needs_runtime, pypi_model, value, weight
+from .test_ways import confirm
+
+pytestmark = needs_runtime
+
+
+def lookup(kind=INT64):
+    """Rows of a table, chosen by numbers: random ones would do, but not any."""
+    nodes = [helper.make_node("Gather", ["table", "ids"], ["rows"]), helper.make_node("Mul", ["rows", "x"], ["y"])]
+    return model(nodes, [value("ids", ["n"], kind), value("x", ["n", 4])], [value("y", ["n", 4])], [weight("table", 100, 4)])
+
+
+def arrays(path, **named):
+    np.savez(path, **named)
+    return str(path)
+
+
+def test_inputs_from_a_file_fix_the_shapes_and_are_run(store, tmp_path):
+    first = {"ids": np.array([7, 99, 3]), "x": np.ones((3, 4), np.float32)}
+    second = {"ids": np.array([50, 51, 52])}
+    files = (arrays(tmp_path / "a.npz", **first), arrays(tmp_path / "b.npz", **second))
+    m = load(store(lookup()), frontend="onnx", inputs=files)
+    one, two = m.origin.feeds
+    assert np.array_equal(one["ids"], first["ids"])
+    assert np.array_equal(two["ids"], second["ids"])
+    assert np.array_equal(two["x"], first["x"])  # what a set leaves out is as in the first
+    assert np.array_equal(m.origin.contrast["ids"], first["ids"])  # an index must stay one
+    assert not np.array_equal(m.origin.contrast["x"], first["x"])
+    confirm(m.verify(m))
+
+
+def test_inputs_that_do_not_fit_are_told_in_a_sentence(store, tmp_path):
+    path = store(lookup())
+    x = np.ones((3, 4), np.float32)
+
+    def refused(match, *files, **more):
+        with pytest.raises(UsageError, match=match) as caught:
+            load(path, frontend="onnx", inputs=files, **more)
+        assert "\n" not in str(caught.value)
+
+    refused(r"has no input 'z' \(--inputs, set 0\); its inputs are ids, x", arrays(tmp_path / "z.npz", z=x))
+    wrong = arrays(tmp_path / "type.npz", ids=np.array([1.0, 2.0, 3.0]), x=x)
+    refused(r"input 'ids' \(--inputs, set 0\) is of type float64, and the model takes int64", wrong)
+    good = arrays(tmp_path / "good.npz", ids=np.arange(3), x=x)
+    longer = arrays(tmp_path / "longer.npz", ids=np.arange(5), x=np.ones((5, 4), np.float32))
+    refused(r"input 'ids' \(--inputs, set 1\) has the shape 5, and memory is planned for 3; one file is planned for one shape", good, longer)
+    refused("cannot be read as arrays of numpy", str(tmp_path / "none.npz"))
+    (tmp_path / "text.npz").write_text("no arrays")
+    refused("cannot be read as arrays of numpy", str(tmp_path / "text.npz"))
+    np.save(tmp_path / "one.npy", x)
+    refused("one array without a name", str(tmp_path / "one.npy"))
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "good.npz").read_bytes()[:100])
+    refused("cannot be read as arrays of numpy", str(tmp_path / "cut.npz"))
+    refused("has the shape 3, and memory is planned for 4", good, shape=("ids=4",))
+
+
+@pytest.mark.parametrize("name", ["BFLOAT16", "FLOAT16", "FLOAT8E4M3FN", "INT4", "UINT4", "UINT8", "BOOL", "DOUBLE"])
+def test_inputs_of_any_type(store, name):
+    kind = getattr(TensorProto, name, None)
+    if kind is None:
+        pytest.skip(f"this onnx has no {name}")
+    nodes = [helper.make_node("Cast", ["x"], ["c"], to=FLOAT), helper.make_node("Exp", ["c"], ["y"])]
+    proto = helper.make_model(
+        helper.make_graph(nodes, "g", [value("x", [3, 5], kind)], [value("y", [3, 5])]),
+        opset_imports=[helper.make_opsetid("", 21)], ir_version=10,
+    )  # fmt: skip
+    m = load(store(proto), frontend="onnx", ort_level="none")
+    check = confirm(m.verify(m))
+    assert check.varied is not False
+
+
+def test_what_is_open_is_told_with_options_to_begin_with(store):
+    proto = model([helper.make_node("Add", ["x", "m"], ["y"])],
+                  [value("x", ["batch", 3, "height", "width"]), value("m", ["batch", "?", 1, 1])], [value("y", None)])
+    path = store(proto)
+    with pytest.raises(InputError, match=r"to begin with: --dim batch=1 --dim height=224 --dim width=224 --shape m=1,224,1,1$"):
+        load(path, frontend="onnx")
+    load(path, frontend="onnx", dim=("batch=1", "height=224", "width=224"), shape=("m=1,3,1,1",))
+    assert [usual_size(name) for name in ("batch_size", "N", "seq_len", "n_frames", "image_height", "w", "unk__7")] == [1, 1, 128, 128, 224, 224, 1]
+    assert usual_size("unk__7", 1, 2) == 128
+
+
+def test_a_level_that_does_not_run_gives_way_to_a_lower_one():
+    path, _ = pypi_model("silero-vad")
+    options = {"shape": ("input=1,512", "state=2,1,128"), "feed": ("sr=16000",)}
+    m = load(path, frontend="onnx", **options)
+    assert m.origin.level == "none"
+    assert any(note.startswith("the level is none instead of all: onnxruntime") for note in m.notes)
+
+
+def test_a_run_without_end_is_tried_at_one_level(store, monkeypatch):
+    tried = []
+
+    def never(proto, origin, *_):
+        tried.append(origin.level)
+        raise InputError("x: cannot load or run it: a run did not end within 1 s")
+
+    monkeypatch.setattr("peakmem_onnx.compile._studied", never)
+    with pytest.raises(InputError, match="did not end"):
+        load(store(branches()), frontend="onnx")
+    assert tried == ["all"]
+
+
+@pytest.mark.skipif(counting_library() is None, reason="allocations cannot be counted here")
+@pytest.mark.parametrize("accepted", [False, True])
+def test_a_prediction_that_fails_costs_the_file_only_without_a_choice(store, accepted):
+    m = load(store(branches()), frontend="onnx", ort_level="none", repeats=0, accept_inexact=accepted)
+    m.__dict__["predicted_bytes"] = 64
+    check = m.verify(m)
+    assert check.bitwise_identical
+    assert not check.as_predicted
+    assert bool(check.failures) != accepted
+    told = " ".join(check.notes if accepted else check.failures)
+    assert "was predicted to take 64 bytes and took" in told
+    assert ("not exact" if accepted else "--accept-inexact") in told
+
+
+def test_totals_of_the_levels(store):
+    nodes = [
+        helper.make_node("Tile", ["w", "times"], ["big"]),  # folded: 4 KiB become 1 MiB
+        helper.make_node("Mul", ["x", "big"], ["a"]),
+        helper.make_node("Exp", ["a"], ["y"]),
+    ]
+    times = helper.make_tensor("times", INT64, [2], [256, 1])
+    path = store(model(nodes, [value("x", [256, 1024])], [value("y", [256, 1024])], [weight("w", 1, 1024), times]))
+    m = load(path, frontend="onnx", repeats=0, all_levels=True)
+    rows, notes = totals.totals(m)
+    assert notes == []
+    assert [row.level for row in rows] == ["none", "basic", "extended", "all"]
+    told = {row.level: row for row in rows}
+    assert told["none"].weight_bytes == 4096 + 16
+    assert told["all"].weight_bytes >= 1 << 20
+    assert all(row.total == row.weight_bytes + row.run_bytes for row in rows)
+    assert told["all"].run_bytes == m.predicted_bytes
+    best = min(rows, key=lambda row: row.total).level
+    assert totals.sentences(rows)[-1] == f"the level that takes least in all is {best}, before anything is permuted"
+    first, document, lines = m.observe()
+    assert first == ""
+    assert [row["level"] for row in document["levels"]] == [row.level for row in rows]
+    assert any("--ort-level basic: " in line for line in lines)
+
+
+def test_totals_with_loading():
+    row = totals.Total("all", 100, 50, 300, 200)
+    assert row.total == 300
+    assert totals.Total("all", 100, 150, 300, 200).total == 350
