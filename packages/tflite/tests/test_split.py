@@ -245,6 +245,14 @@ def test_no_split_goes_below_the_floor(tiny, seed):
         assert order_program(made.program).peak >= least
 
 
+def test_where_bands_may_lie_in_their_join_the_floor_is_that_of_the_inputs(tiny):
+    """Joins in place hold nothing twice, so a split may need less than the floor of splits without them."""
+    file = tiny.encode(column(tiny, ("RELU", [], (1, 12, 4, 3), {}), ("TANH", [], (1, 12, 4, 3), {})))
+    apart = load(file)
+    together = TfliteModel.from_bytes(file, settings=Settings(named=True, join_in_place=True))
+    assert floor(apart.splittable()).size > floor(together.splittable()).size == apart.program.entry_bytes
+
+
 AT_FLOOR = {  # what the floor says of models that gain nothing
     "gen_densenet_32": "131,072 bytes, in any order: the result of 18:CONCATENATION must be whole",
     "mlperf_kws_dscnn_int8": "16,000 bytes, in any order: the result of 8:CONV_2D must be whole",

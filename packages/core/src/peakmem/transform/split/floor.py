@@ -5,8 +5,8 @@ one of two ways: bands were joined, which holds it twice, or its statement ran a
 *in bands* along an axis needs whole what it does not read in bands; what it reads in bands is whole, and cut, or was made in bands
 along the same axis. With one row (or channel) in all, a band is all of it. Followed through the program, in the order of the
 statements, this gives the least that each of them takes, and the largest of these is the floor. Like the floor of recomputation it
-takes milliseconds; where it is at the peak, its reason is why no split helps. Of joins in place, of which there are none here,
-it tells nothing.
+takes milliseconds; where it is at the peak, its reason is why no split helps. Where bands may be joined in place only the inputs
+count.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ def floor(source: Splittable, axes: Sequence[Axis] = ("rows", "channels")) -> Sp
     whole = [SplitFloor(0)] * len(size)  # what it takes that a buffer is whole
     banded: list[dict[Axis, SplitFloor]] = []  # what it takes that a statement runs in bands
     best = SplitFloor(program.entry_bytes)
+    if source.in_place:
+        return best
     for v, s in enumerate(program.statements):
         gain = max((g for _, g in program.gains[v]), default=0)
         touched = sum(size[b] for b in program.touched[v])
