@@ -7,11 +7,11 @@ along them, kernels that quantize as they run, resizing by factors whose steps d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from peakmem.frontends.splitting import Axis, RowMap, Rule, Splittable
+from peakmem.frontends.splitting import Axis, RowMap, Rule, Split, Splittable
 from peakmem.model import Program
 from peakmem.transform.split.maps import Free, Magnify, Pad, Same, Scatter, Shrink, Window
 
@@ -68,7 +68,9 @@ class TfliteBands(Splittable):
     most_joined = 10
     overhead = 224  # of the arena's tail on 32-bit devices: an operator, its tensors and their part of the planner's lists
 
-    def __init__(self, graph: Graph, program: Program, kernels: Target) -> None:
+    def __init__(self, graph: Graph, program: Program, kernels: Target, joined: Callable[[Split], Program] | None = None) -> None:
+        """``joined``: what a split makes, where bands may lie in their join."""
+        self.joined, self.in_place = joined, joined is not None
         self.graph = graph
         self.program = program
         self.kernels = kernels
@@ -96,6 +98,9 @@ class TfliteBands(Splittable):
         """What a constant holds."""
         at, count = self._buffers[self.main.tensors[tensor].buffer].vector(0, 1, "buffer")
         return self.graph.data[at : at + count]
+
+    def in_memory(self, split: Split) -> Program:
+        return split.program if self.joined is None else self.joined(split)
 
     def extent(self, buffer: int, axis: Axis) -> int:
         return self._extents[axis][buffer]

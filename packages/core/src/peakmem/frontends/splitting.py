@@ -190,3 +190,13 @@ class Splittable(ABC):
         count : int
             Rows it computes.
         """
+
+    def in_memory(self, split: Split) -> Program:
+        """The split program as the runtime's memory sees it; another one than its own where bands lie in their join.
+
+        Raises
+        ------
+        Refused, InputError
+            Where it cannot be made.
+        """
+        return split.program

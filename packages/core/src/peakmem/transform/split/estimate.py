@@ -84,8 +84,9 @@ class Shape:
     @cached_property
     def joined(self) -> int:
         """Bytes while the bands are joined, the largest output first: no number of bands needs less. O(buffers)."""
-        sizes = [self.estimator.source.program.buffers[b].size for b in self.body.outputs]
-        return self.around[0] + sum(sizes) + max(sizes)
+        source = self.estimator.source
+        sizes = [source.program.buffers[b].size for b in self.body.outputs]
+        return self.around[0] + sum(sizes) + (0 if source.in_place else max(sizes))
 
     @cached_property
     def macs(self) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from peakmem.frontends.splitting import Axis, Region, Splittable
-from peakmem.model import Program, Refused
+from peakmem.model import InputError, Program, Refused
 from peakmem.ordering.meter import Meter
 from peakmem.ordering.portfolio import Solver
 from peakmem.ordering.problem import problem_of
@@ -279,11 +279,12 @@ class Search:
         point = None
         try:
             split = lay_out(self.source, order, regions)
-        except Refused:
-            split = None
-        if split is not None and split.extra_macs <= self.most:
+            program = self.source.in_memory(split) if split.extra_macs <= self.most else None
+        except (Refused, InputError):
+            program = None
+        if program is not None:
             self.trials += 1
-            peak = live_peak(split.program, deadline=self.deadline)
+            peak = live_peak(program, deadline=self.deadline)
             point = Point(peak, split.extra_macs, len(split.steps) - len(order), regions, order)
         self.seen[order, regions] = point
         return point
