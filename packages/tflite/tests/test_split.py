@@ -259,7 +259,7 @@ def test_bands_that_lie_in_their_join_go_below_the_floor_without(shared, tflm):
     if "gen_densenet_32" not in paths:
         pytest.skip("gen_densenet_32.tflite is not among the shared models")
     model = TfliteModel.from_bytes(paths["gen_densenet_32"].read_bytes(), settings=Settings(named=True, join_in_place=True))
-    found = peakmem.split(model, max_extra_macs="1%", time_limit=None)
+    found = peakmem.split(model, max_extra_macs="10%", time_limit=None)
     assert found.verification.as_predicted and found.verification.identical
     assert found.verification.optimized_bytes == 114688 < floor(load(model.data).splittable()).size
 
