@@ -33,15 +33,16 @@ def row(path: Path, share: str, target: str | None, limit: float) -> tuple[list[
     wrong = []
     best = found.ordering.peak
     unsplit = f"{best}" + ("" if found.unsplit_optimal else f" (at least {found.unsplit_bound})")
-    given = [path.stem, str(model.predicted_bytes), unsplit]
+    check = found.verification
+    alike = check is not None and check.varied is False  # outputs that are the same for every input: equal bits tell little
+    given = [path.stem + " *" * alike, str(model.predicted_bytes), unsplit]
     if found.result is None or found.split is None:
         return [*given, "-", "-", "-", "-", "-", found.reason, "-", f"{seconds:.1f}"], wrong
-    check = found.verification
     assert check is not None and found.model is not None
     if check.failures:
         wrong += [f"{path.name}: {failure}" for failure in check.failures]
-    if check.measured and not (check.as_predicted and check.identical):
-        wrong.append(f"{path.name}: measured {check.optimized_bytes}, predicted {check.predicted_bytes}; bits: {check.identical}")
+    if check.measured and not (check.as_predicted and check.bitwise_identical):
+        wrong.append(f"{path.name}: measured {check.optimized_bytes}, predicted {check.predicted_bytes}; bits: {check.bitwise_identical}")
     head = found.model.predicted_bytes
     arenas = [check.details[key]["smallest_arena"] for key in ("arena_before", "arena_after")]
     sizes = [len(m.data) for m in (model, found.model)]  # type: ignore[attr-defined]
@@ -95,6 +96,8 @@ def main() -> int:
         f"{len(files)} models: {lower} need less split than in any order of the unsplit model, within {arguments.max_extra_macs} more MACs; "
         + (f"every {measured} head equals the prediction, every output bitwise identical." if not wrong else f"{len(wrong)} faults:")
     )
+    if any(" * |" in line for line in lines):
+        summary += " Outputs of models with * are the same for every input, so that equal bits tell little of them."
     print("\n".join(["", summary, *wrong]))
     if arguments.write:
         target = ROOT / "docs" / "tables" / "split.md"

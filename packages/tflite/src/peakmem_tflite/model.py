@@ -428,7 +428,9 @@ class TfliteModel(Model):
             raise Refused("a subgraph runs from several places; such a model is left as it is")
         if not isinstance(self.kernels, str):
             raise Refused(f"scratch is known from {self.kernels.name} for the operators of this file, and a split file has others; name kernels with --target")
-        return TfliteBands(self.graph, self.plain, self.kernels)
+        source = TfliteBands(self.graph, self.plain, self.kernels)
+        source.in_place = self.permitted is not None and self.permitted.joins
+        return source
 
     def apply_split(self, split: Split) -> TfliteModel:
         """The file split, its operators in the given order of the split program, no plan; see `peakmem_tflite.splitwrite`."""

@@ -152,6 +152,8 @@ class Splittable(ABC):
         Operands that one join takes.
     overhead : int
         Bytes that one more statement costs the runtime beside the realized quantity, about.
+    in_place : bool
+        Bands may lie inside what they are joined to or cut from, so that a join does not hold them twice.
     """
 
     program: Program
@@ -159,6 +161,7 @@ class Splittable(ABC):
     join: str
     most_joined: int
     overhead: int
+    in_place: bool = False
 
     @abstractmethod
     def extent(self, buffer: int, axis: Axis) -> int:

@@ -5,8 +5,8 @@ one of two ways: bands were joined, which holds it twice, or its statement ran a
 *in bands* along an axis needs whole what it does not read in bands; what it reads in bands is whole, and cut, or was made in bands
 along the same axis. With one row (or channel) in all, a band is all of it. Followed through the program, in the order of the
 statements, this gives the least that each of them takes, and the largest of these is the floor. Like the floor of recomputation it
-takes milliseconds; where it is at the peak, its reason is why no split helps. Of joins in place, of which there are none here,
-it tells nothing.
+takes milliseconds; where it is at the peak, its reason is why no split helps. Where bands may be joined in place only the inputs
+count.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from peakmem.frontends.splitting import Axis, Splittable
 from peakmem.model import Program
+from peakmem.transform.recompute.floors import floor as lowest
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ def floor(source: Splittable, axes: Sequence[Axis] = ("rows", "channels")) -> Sp
     whole = [SplitFloor(0)] * len(size)  # what it takes that a buffer is whole
     banded: list[dict[Axis, SplitFloor]] = []  # what it takes that a statement runs in bands
     best = SplitFloor(program.entry_bytes)
+    if source.in_place:
+        return best
     for v, s in enumerate(program.statements):
         gain = max((g for _, g in program.gains[v]), default=0)
         touched = sum(size[b] for b in program.touched[v])
@@ -86,7 +89,9 @@ def floor(source: Splittable, axes: Sequence[Axis] = ("rows", "channels")) -> Sp
             held += size[s.writes[0]] - gain if extent < 2 else 0
             ways[axis] = _most(SplitFloor(held, v), *parts)
         banded.append(ways)
-        kept = _most(SplitFloor(s.workspace + touched - gain, v, why="" if ways else why), *(whole[b] for b in s.reads))
+        inside = max((lowest(body).size for body in s.bodies), default=0)
+        kept = SplitFloor(s.workspace + inside + touched - gain, v, why="" if ways else why)
+        kept = _most(kept, *(whole[b] for b in s.reads))
         for y in s.writes:
             writer[y] = v
             whole[y] = kept
