@@ -71,13 +71,13 @@ def check(session: nox.Session) -> None:
 def core(session: nox.Session) -> None:
     """The core: no frontend, no runtime; both checkers on what it proves. With the compiled kernel, which tests hold to the Python."""
     session.install(*map(local, (*CORE, "native")), *TESTING)
-    test(session, "packages/core/tests", "packages/check/tests/test_c_checker.py")
+    test(session, "packages/core/tests", "packages/native/tests", "packages/check/tests/test_c_checker.py")
 
 
 @nox.session
 def cli(session: nox.Session) -> None:
     """The command line, and what spans packages, with the tiny plugin as the only adapter."""
-    session.install(*map(local, CORE), local("cli"), PLUGIN, *TESTING)
+    session.install(*map(local, CORE), local("cli"), PLUGIN, "joblib", "jsonschema", "pyarrow", *TESTING)
     test(session, "packages/cli/tests", "tests")
 
 

@@ -3,7 +3,7 @@
     python benchmarks/native.py [--shared DIR] [--width 64] [--effort 400000] [--markdown docs/tables/native.md] [NAME ...]
 
 The beam looks for an order below the peak as given, from both ends, until it finds one or ends. The solver is the whole order
-search with an effort, where cuts, which are not compiled, take their time as well. Results and units of work are compared.
+search with an effort, most of which goes into traps and minimum cuts, of which only the networks are compiled. Results and units of work are compared.
 """
 
 from __future__ import annotations

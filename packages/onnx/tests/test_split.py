@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import onnx
 import peakmem
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from peakmem.frontends.splitting import Region, Rows
-from peakmem.model import Refused
+from peakmem.model import Refused, UsageError
 from peakmem.transform.split import lay_out, split
 from peakmem_onnx.splitbands import PaddedWindow
 from peakmem_onnx.splitwrite import judge
@@ -289,3 +290,32 @@ def test_a_real_model_in_bands():
     one = load(path)
     made = in_bands(one, Region(0, 2, 3), Region(4, 6, 6), Region(7, 10, 3))
     assert made.predicted_bytes < 0.5 * one.predicted_bytes
+
+
+@needs_runtime
+def test_external_weights_are_never_replaced_and_a_split_may_go_anywhere(tmp_path):
+    """A split has its weights inside; the file of those it was made from stays as it is."""
+    kind = TensorProto.FLOAT
+    rng = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(rng.standard_normal(shape).astype("f"), name)
+        for name, shape in (("w1", (16, 3, 3, 3)), ("w2", (4, 16, 3, 3)))
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["a", "w2"], ["y"], pads=[1, 1, 1, 1], strides=[2, 2]),
+    ]
+    ends = [helper.make_tensor_value_info(n, kind, s) for n, s in (("x", [1, 3, 64, 64]), ("y", [1, 4, 32, 32]))]
+    model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], weights), opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    before = (tmp_path / "m.data").read_bytes()
+    source = peakmem.load(tmp_path / "m.onnx")
+    found = peakmem.split(source, regions=[Region(0, 1, 2)], measure=False)
+    assert found.model is not None, found.reason
+    for made in (found.model, source):
+        with pytest.raises(UsageError, match="holds weights of the input"):
+            made.save(tmp_path / "m.data", force=True)
+    assert (tmp_path / "m.data").read_bytes() == before
+    (tmp_path / "sub").mkdir()
+    found.model.save(tmp_path / "sub" / "split.onnx")
+    assert peakmem.verify(source, peakmem.load(tmp_path / "sub" / "split.onnx")).identical

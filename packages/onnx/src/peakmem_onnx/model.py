@@ -173,8 +173,15 @@ class OnnxModel(Artifact, Model):
         The external data is neither read nor copied, and ONNX Runtime refuses locations outside the model's folder.
         """
         path = Path(path)
-        if self.origin.external and path.parent.resolve() != Path(self.origin.external):
-            files = protos.external_files(self.proto)
+        files = protos.external_files(self.proto)
+        if self.origin.external:
+            # A split has its weights inside, but those of the file it was made from are the user's all the same.
+            given = protos.import_onnx().load_model_from_string(self.origin.source) if self.origin.source else self.proto
+            for name in protos.external_files(given):
+                weights = Path(self.origin.external, name)
+                if path.resolve() == weights.resolve() or (path.exists() and weights.exists() and path.samefile(weights)):
+                    raise UsageError(f"{path}: holds weights of the input, which peakmem never changes; name another output")
+        if files and path.parent.resolve() != Path(self.origin.external):
             raise UsageError(
                 f"{path}: the weights stay in {files[0]} and must lie beside the model; write it into {self.origin.external}"
             )
