@@ -124,6 +124,8 @@ def main() -> int:
         return 0
     cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or tempfile.mkdtemp(prefix="peakmem-")
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    # Only compiled kernels are shared: with whole graphs from a cache the second process would compile nothing, and need less.
+    environment |= {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
     rows, failed = [], []
     for net in given.nets.split(","):
         try:
