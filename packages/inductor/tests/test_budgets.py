@@ -18,15 +18,15 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budgets, "BUDGETS", (1.0, 0.4))
 
 
-def branches(torch: Any) -> Any:
+def branches(torch: Any, count: int = 4) -> Any:
     """Wide branches, all first layers written first."""
     nn, F = torch.nn, torch.nn.functional
 
     class Branches(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.first = nn.ModuleList(nn.Linear(32, 512) for _ in range(4))
-            self.second = nn.ModuleList(nn.Linear(512, 32) for _ in range(4))
+            self.first = nn.ModuleList(nn.Linear(32, 512) for _ in range(count))
+            self.second = nn.ModuleList(nn.Linear(512, 32) for _ in range(count))
 
         def forward(self, x: Any) -> Any:
             wide = [F.gelu(layer(x)) for layer in self.first]
@@ -104,14 +104,14 @@ def test_equal_partitions_are_generated_once(torch: Any, monkeypatch: pytest.Mon
 
 def test_without_training_there_is_nothing_to_choose(torch: Any) -> None:
     with torch.no_grad():
-        torch.compile(branches(torch), backend="peakmem", options={"memory": "least"})(torch.randn(4, 32))
+        torch.compile(branches(torch, 1), backend="peakmem", options={"memory": "least"})(torch.randn(4, 32))
     (choice,) = peakmem_inductor.report().choices
     assert choice.chosen is None
     assert "not trained" in str(choice)
 
 
 def test_sizes_that_change_keep_the_budget_of_the_user(torch: Any) -> None:
-    net = branches(torch)
+    net = branches(torch, 1)
     compiled = torch.compile(net, backend="peakmem", dynamic=True, options={"memory": "least"})
     serving._warned.clear()
     with warnings.catch_warnings(record=True) as caught:
