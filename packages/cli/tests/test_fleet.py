@@ -270,14 +270,14 @@ def test_a_measured_row_that_is_predicted_now_is_worse() -> None:
 
 
 def test_a_model_that_never_ends_is_one_row(peakmem: Call, folder: Path) -> None:
-    from generators import ladder
+    from generators import random_program
 
-    (folder / "b.json").write_text(json.dumps(ladder(3000, 3).to_json()))
-    done = peakmem("survey", folder, "--exclude", "old/*", "--time-limit", "inf", "--model-limit", 12, "--json")
+    (folder / "b.json").write_text(json.dumps(random_program(2, 800).to_json()))
+    done = peakmem("survey", folder, "--exclude", "old/*", "--time-limit", "inf", "--model-limit", 6, "--json")
     assert done.code == 2
     rows = {r["name"]: r for r in done.document["rows"]}
     assert rows["a.json"]["exit_code"] == 0
-    assert rows["b.json"]["error"] == "did not end within 12 s (--model-limit)"
+    assert rows["b.json"]["error"] == "did not end within 6 s (--model-limit)"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on Linux alone")
@@ -290,9 +290,9 @@ def test_a_model_that_takes_too_much_memory_is_one_row(peakmem: Call, folder: Pa
 
 @POSIX
 def test_sigterm_writes_everything_found(folder: Path, tmp_path: Path) -> None:
-    from generators import ladder
+    from generators import random_program
 
-    (folder / "b.json").write_text(json.dumps(ladder(3000, 3).to_json()))
+    (folder / "b.json").write_text(json.dumps(random_program(2, 800).to_json()))
     lines, table = tmp_path / "rows.jsonl", tmp_path / "t.csv"
     arguments = [sys.executable, "-m", "peakmem_cli", "survey", str(folder), "-j", "1", "--time-limit", "inf", "-o", str(lines), "-o", str(table)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:

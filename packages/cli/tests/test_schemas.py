@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import peakmem
 import peakmem_cli
 import pytest
 
@@ -38,12 +39,9 @@ def test_schemas_are_schemas() -> None:
 
 def test_every_printed_document_has_a_schema() -> None:
     named: set[str] = set()
-    source = Path(peakmem_cli.__file__).parents[2]
-    places = [source, source.parent / "core"] if (source.parent / "core").is_dir() else [source]
-    for place in places:
-        for path in place.rglob("src/**/*.py") if place is not source else source.rglob("*.py"):
-            if "tests" not in path.parts:
-                named |= set(re.findall(r'"(peakmem\.[a-z_]+/\d)"', path.read_text()))
+    for package in (peakmem, peakmem_cli):
+        for path in Path(package.__file__ or "").parent.rglob("*.py"):
+            named |= set(re.findall(r'"(peakmem\.[a-z_]+/\d)"', path.read_text(encoding="utf-8")))
     assert "peakmem.survey/1" in named
     assert named - READ_OR_WRITTEN <= SCHEMAS.keys()
 

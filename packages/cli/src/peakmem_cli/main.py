@@ -109,7 +109,7 @@ def _run(arguments: list[str]) -> int:
         called = arguments[0] if arguments and arguments[0] in COMMANDS else ""
         if hasattr(error, "possibilities") and hasattr(error, "option_name"):
             instead = _instead(error.option_name, error.possibilities or (), called, arguments)
-            if reason is not None and not instead:
+            if reason is not None and not (instead and called == "arena"):  # which takes tables, too: no frontend's
                 raise reason from None
             message = error.message + instead
         help_line = " ".join(filter(None, ("peakmem", called, "--help")))
