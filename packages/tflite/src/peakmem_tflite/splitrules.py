@@ -6,6 +6,7 @@ of the channels, and whatever nobody has looked at.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -116,19 +117,19 @@ class Side:
         return [f"{entry(s, scales, 4, c)} {entry(z, zeros, 8, c)}" for c in range(count)]
 
 
-class Sides:
+class Sides(ABC):
     """Both files, and which tensors of the split one hold what."""
 
     def __init__(self, old: File, new: File) -> None:
         self.old, self.new = Side(old), Side(new)
 
+    @abstractmethod
     def held(self, t: int) -> list[Piece]:
         """All that a tensor of the split file is known to hold."""
-        raise NotImplementedError
 
+    @abstractmethod
     def same(self, t: int, u: int) -> bool:
         """Whether a tensor of the split file holds all of one of the original."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
