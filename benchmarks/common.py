@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import math
 import os
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from peakmem.frontends.programfile import frontend
@@ -148,3 +150,14 @@ def write(target: Path | None, title: str, command: str, *paragraphs: str) -> No
         target.parent.mkdir(parents=True, exist_ok=True)
         body = "\n\n".join([f"# {title}", f"Made by `{command}`.", *paragraphs])
         target.write_text(body + "\n")
+
+
+def tflite_builders() -> ModuleType:
+    """The test package's writer of small TFLite files."""
+    spec = importlib.util.spec_from_file_location("tflite_builders", ROOT / "packages/tflite/tests/conftest.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look themselves up there
+    spec.loader.exec_module(module)
+    return module

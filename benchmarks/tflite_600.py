@@ -12,7 +12,6 @@ the processor time, which that limit is meant for.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import resource
@@ -21,22 +20,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from types import ModuleType
+
+from common import tflite_builders
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 5.0
 """Seconds."""
-
-
-def builders() -> ModuleType:
-    """The test package's writer of small TFLite files."""
-    spec = importlib.util.spec_from_file_location("tflite_builders", ROOT / "packages/tflite/tests/conftest.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses look themselves up there
-    spec.loader.exec_module(module)
-    return module
 
 
 def timed(*arguments: str) -> tuple[float, float, bytes]:
@@ -52,7 +41,7 @@ def main() -> int:
     parser.add_argument("--cells", type=int, default=100, help="cells of six operators")
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
-    tests = builders()
+    tests = tflite_builders()
     walls = []
     with tempfile.TemporaryDirectory(prefix="peakmem-") as folder:
         path = Path(folder, "cells.tflite")

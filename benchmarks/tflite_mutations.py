@@ -11,14 +11,13 @@ written file gives other outputs than the one given, or anything but a sentence 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import random
 import sys
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 
+from common import tflite_builders
 from peakmem.model import PeakmemError
 from peakmem.ordering import order_program
 from peakmem_tflite.child import Tflm, isolated
@@ -32,19 +31,8 @@ LARGEST, WORK = 120_000, 2_000_000
 """Bytes and MACs of a shared model that is taken."""
 
 
-def builders() -> ModuleType:
-    """The test package's writer of small TFLite files."""
-    spec = importlib.util.spec_from_file_location("tflite_builders", ROOT / "packages/tflite/tests/conftest.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses look themselves up there
-    spec.loader.exec_module(module)
-    return module
-
-
 def originals() -> dict[str, bytes]:
-    tests = builders()
+    tests = tflite_builders()
     made = {name: tests.encode(getattr(tests, name)()) for name in ("diamond", "streaming", "branching", "convolutions")}
     made |= {f"random {seed}": tests.encode(tests.random_file(seed, 20)) for seed in range(6)}
     shared = sorted((ROOT.parent / "shared" / "data" / "tflite").glob("*.tflite"))
