@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,13 @@ import pytest
 Call = Callable[..., Any]
 MODEL = Path(__file__).resolve().parents[4] / "shared" / "data" / "tflite" / "tflm_person_detect.tflite"
 
-real = pytest.mark.skipif(not MODEL.is_file(), reason="the shared models are not here (shared/data/tflite)")
+
+
+def real(test: Callable[..., None]) -> Callable[..., None]:
+    """Skips where the shared models or the frontend that reads them are not here."""
+    shared = pytest.mark.skipif(not MODEL.is_file(), reason="the shared models are not here (shared/data/tflite)")
+    frontend = pytest.mark.skipif(not find_spec("peakmem_tflite"), reason="needs the frontend: pip install peakmem-tflite")
+    return shared(frontend(test))
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
