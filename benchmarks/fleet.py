@@ -30,7 +30,7 @@ from typing import Any
 from common import SHARED
 
 PACKAGES = ("pymicro_wakeword", "silero_vad", "basic_pitch", "magika", "rapidocr_onnxruntime")
-HOSTILE = b"'quote\nfeed <b>bold</b> \xff.tflite"
+HOSTILE = b"'quote\nfeed <b>bold \xff.tflite"
 ENDLESS = SHARED / "faults" / "onnx" / "endless.onnx"
 SURVEY = (sys.executable, "-m", "peakmem_cli", "survey")
 
