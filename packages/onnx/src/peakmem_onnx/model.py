@@ -17,6 +17,7 @@ from peakmem.system.files import write_atomically
 from peakmem_onnx import protos
 from peakmem_onnx.artifact import Artifact
 from peakmem_onnx.facts import Facts
+from peakmem_onnx.feeds import shape_texts
 from peakmem_onnx.graph import Graph, read_graph
 from peakmem_onnx.orders import default_order, file_order
 from peakmem_onnx.planned import best_order
@@ -252,6 +253,8 @@ class OnnxModel(Artifact, Model):
 
         if self.way is not RECIPE:
             raise Refused(f"{self.way.name} is not split yet; a session with the recipe's options is (--deploy python, --executor ort)")
+        if self.facts.others:
+            raise Refused("a file for several shapes is not split; give one set of inputs")
         return bands_of(self)
 
     def apply_split(self, split: Split) -> OnnxModel:
@@ -275,7 +278,7 @@ class OnnxModel(Artifact, Model):
             own = self.written[-1:] or ([self.path] if self.path and not self.origin.source else [])
             path = str(own[0]) if own else "model.opt.onnx"
         if self.way is REPLAY:
-            return native_snippet(path, threads=self.origin.threads, deployed=self.places)
+            return native_snippet(path, threads=self.origin.threads, deployed=self.places, shapes=shape_texts(self.one_of_each))
         way, size = (ARENA, self.regions[-1]) if self.regions else (self.way, self.predicted_bytes)
         if way is ARENA and self.origin.language == "c":
             return native_snippet(path, threads=self.origin.threads, deployed=self.native_region)
