@@ -168,6 +168,21 @@ class OnnxModel(Artifact, Model):
         new = replace(self, proto=proto, facts=facts, given=False, numbering=numbering, written=[], regions=[], levelled={})
         return replace(new, sha256="sha256:" + hashlib.sha256(new.serialized()).hexdigest())
 
+    @property
+    def weights(self) -> tuple[Path, ...]:
+        """Files with external data of the model that the user gave.
+
+        A split has its weights inside, but those of the file it was made from are the user's all the same.
+        """
+        if not self.origin.external:
+            return ()
+        given = protos.import_onnx().load_model_from_string(self.origin.source) if self.origin.source else self.proto
+        return tuple(Path(self.origin.external, name) for name in protos.external_files(given))
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return (*super().files, *self.weights)
+
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the model; one with external data only into the folder where that data lies.
 
@@ -175,13 +190,9 @@ class OnnxModel(Artifact, Model):
         """
         path = Path(path)
         files = protos.external_files(self.proto)
-        if self.origin.external:
-            # A split has its weights inside, but those of the file it was made from are the user's all the same.
-            given = protos.import_onnx().load_model_from_string(self.origin.source) if self.origin.source else self.proto
-            for name in protos.external_files(given):
-                weights = Path(self.origin.external, name)
-                if path.resolve() == weights.resolve() or (path.exists() and weights.exists() and path.samefile(weights)):
-                    raise UsageError(f"{path}: holds weights of the input, which peakmem never changes; name another output")
+        for weights in self.weights:
+            if path.resolve() == weights.resolve() or (path.exists() and weights.exists() and path.samefile(weights)):
+                raise UsageError(f"{path}: holds weights of the input, which peakmem never changes; name another output")
         if files and path.parent.resolve() != Path(self.origin.external):
             raise UsageError(
                 f"{path}: the weights stay in {files[0]} and must lie beside the model; write it into {self.origin.external}"
