@@ -28,6 +28,7 @@ from peakmem_inductor.effects import hidden_effects, operator_effects, races
 from peakmem_inductor.emitting import realize
 from peakmem_inductor.forms import Wrapper
 from peakmem_inductor.graph import Graph
+from peakmem_inductor.pooling import Pooled, add_pool
 from peakmem_inductor.profile import Profile
 from peakmem_inductor.recomputing import Recomputed, recompute_program
 from peakmem_inductor.serving import refusal, warn
@@ -52,6 +53,7 @@ class Options:
     pure: frozenset[str] = frozenset()
     target_peak: int | None = None
     least: bool = False
+    pool: str = ""
 
 
 @dataclass
@@ -86,10 +88,33 @@ class _Found:
     certified: bool
     certificate: Certificate | None
     recomputed: Recomputed | None = None
+    pooled: Pooled | None = None
+    unpooled: str = ""
+
+    def changes(self, before: int) -> bool:
+        """Whether what was found shall run in place of a program that needs ``before`` bytes."""
+        return self.pooled is not None or self.after < before
 
     def realized(self) -> Wrapper:
-        """The text of the program in its order."""
-        return realize(self.graph, self.order, self.recomputed.expansion if self.recomputed is not None else None)[0]
+        """The text of the program in its order, with its pool."""
+        return self.pooled.wrapper if self.pooled is not None else self.ordered()[0]
+
+    def ordered(self) -> tuple[Wrapper, Profile]:
+        """The program in its order, and its profile."""
+        return realize(self.graph, self.order, self.recomputed.expansion if self.recomputed is not None else None)
+
+    def add_pool(self, limit: int | None) -> None:
+        """Give the program a pool, unless it would need more than ``limit`` bytes so."""
+        try:
+            pooled = add_pool(*self.ordered(), fixed_sizes=True)
+        except PeakmemError as error:
+            self.unpooled = str(error)
+            return
+        if limit is not None and pooled.predicted > limit:
+            self.unpooled = f"with a pool of {pooled.size:,} bytes it would need {pooled.predicted:,}, more than without"
+            return
+        self.pooled, self.after = pooled, pooled.predicted
+        self.certified = self.certified and self.after == self.bound
 
 
 @dataclass
@@ -207,7 +232,7 @@ class Dispatcher:
             found = order_candidate(self.candidates[0], wrapper, profile, self.options)
             describe(row, found)
             alone = len(self.candidates) == 1 or bool(hidden)
-            if alone and (row.unchecked or found.after >= (profile.measured_peak or 0)):
+            if alone and (row.unchecked or not found.changes(profile.measured_peak or 0)):
                 self._take(key, row, found)
             elif not written and again.hold():
                 seen = again.seen(result)
@@ -280,7 +305,7 @@ class Dispatcher:
         result = None
         try:
             found = self._search(found, again, state, reference)
-            if row.unchecked or found.after >= (row.before or 0):
+            if row.unchecked or not found.changes(row.before or 0):
                 self._take(key, row, found)
             else:
                 result = self._check(key, row, found, again, state, reference, tries)
@@ -326,7 +351,7 @@ class Dispatcher:
     def _take(self, key: Any, row: reports.GraphReport, found: _Found, permuted: Wrapper | None = None) -> None:
         """From now on, run a program in its new order, or the original where that needs no more."""
         describe(row, found)
-        if row.before is not None and found.after >= row.before:
+        if row.before is not None and not found.changes(row.before):
             row.state, row.reason, row.after, row.measured = "kept", "", row.before, row.before
             row.certified = row.certified and row.before == found.bound
             row.candidate = "default"
@@ -347,7 +372,7 @@ class Dispatcher:
                 row.unchecked,
             )
         permuted = permuted or found.realized()
-        row.state, row.reason = ("permuted" if again is None else "recomputed"), ""
+        row.state, row.reason = ("recomputed" if again is not None else "pooled" if found.pooled is not None else "permuted"), ""
         self._plans[key] = compile_call(permuted, found.candidate.namespace, row.name)
 
     def _check(self, key: Any, row: reports.GraphReport, found: _Found, again: Any, state: bytes, reference: Mapping[str, bytes], tries: int) -> Any:
@@ -410,6 +435,7 @@ def describe(row: reports.GraphReport, found: _Found) -> None:
     row.statements = len(found.graph.program)
     row.bound, row.after, row.certified = found.bound, found.after, found.certified
     row.data_dependent = found.graph.data_dependent
+    row.pool, row.unpooled = (str(found.pooled) if found.pooled is not None else ""), found.unpooled
     row.certificate = found.certificate.to_json() if found.certificate is not None else None
     row.program, row.order = found.graph.program, found.order
     row.enlarged = found.recomputed.expansion.program if found.recomputed is not None else None
@@ -436,7 +462,7 @@ def order_candidate(candidate: Candidate, wrapper: Wrapper, profile: Profile, op
         )
         if recomputed is not None:
             order, peak = recomputed.order, recomputed.peak
-    return _Found(
+    found = _Found(
         candidate=candidate,
         wrapper=wrapper,
         profile=profile,
@@ -448,6 +474,9 @@ def order_candidate(candidate: Candidate, wrapper: Wrapper, profile: Profile, op
         certified=certified,
         certificate=ordering.certificate,
     )
+    if options.pool:
+        found.add_pool(profile.measured_peak if options.pool == "fits" else None)
+    return found
 
 
 def compile_call(wrapper: Wrapper, namespace: Mapping[str, Any], name: str) -> Call:

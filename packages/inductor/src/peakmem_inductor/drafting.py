@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from peakmem_inductor.costs import macs
 from peakmem_inductor.effects import BARRIER, Effects, extern_effects, races
-from peakmem_inductor.forms import UNBACKED, Access, Form, Wrapper, dotted, is_reuse, names_in
+from peakmem_inductor.forms import UNBACKED, Access, Form, Wrapper, dotted, is_reuse, names_in, pool_view
 from peakmem_inductor.graph import Definition, Step
 from peakmem_inductor.profile import Profile
 from peakmem_inductor.regions import Region, inline_view, of_layout
@@ -306,7 +306,7 @@ class Draft:
         self.storages[name] = storage
         storage.names.append(name)
         text = self.layout_text.get(base)
-        if text is not None:
+        if text is not None and pool_view(form) is None:
             self.layout_text[name] = self.view_text(form, text)
 
     def view_text(self, form: Form, base: tuple[str, str, str, str]) -> tuple[str, str, str, str]:

@@ -31,8 +31,9 @@ FormKind = Literal[
 Access = Literal["r", "w", "rw"]
 """How a kernel or operator uses one argument: reads it, overwrites it without reading, or both."""
 
+POOL_VIEW = "alloc_from_pool"
 UNBACKED = re.compile(r"\b(?:u|zuf)\d+\b")
-MODULE_NAMES = frozenset({"reinterpret_tensor", "torch", "aten", "device", "max", "min", "inf", "nan", "math", "c_void_p", "None"})
+MODULE_NAMES = frozenset({"reinterpret_tensor", POOL_VIEW, "torch", "aten", "device", "max", "min", "inf", "nan", "math", "c_void_p", "None"})
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,25 @@ class Wrapper:
     def symbols(self) -> tuple[str, ...]:
         """Names of symbolic sizes, in order of definition."""
         return tuple(n for f in self.forms if f.kind in ("symbol", "measure") for n in f.defines)
+
+
+@dataclass(frozen=True)
+class PoolView:
+    """``alloc_from_pool(pool, offset, dtype, size, stride)``; the offset is in bytes."""
+
+    pool: str
+    offset: ast.expr
+    dtype: str
+    size: ast.expr
+    stride: ast.expr
+
+
+def pool_view(form: Form) -> PoolView | None:
+    """What a view takes from a pool; None for any other form."""
+    call = form.node.value if form.kind == "view" and isinstance(form.node, ast.Assign) else None
+    if not isinstance(call, ast.Call) or dotted(call.func) != POOL_VIEW:
+        return None
+    return PoolView(form.target, call.args[1], ast.unparse(call.args[2]), call.args[3], call.args[4])
 
 
 def is_reuse(form: Form, following: Form | None) -> bool:

@@ -16,8 +16,9 @@ class GraphReport:
     ----------
     name : str
         ``0_forward``, ``0_backward``, ``0_inference``: Inductor's own name.
-    state : {"permuted", "recomputed", "kept", "planned", "left alone", "restored"}
-        ``recomputed``: permuted, and some statements run twice. ``kept``: nothing better exists or was found.
+    state : {"permuted", "recomputed", "pooled", "kept", "planned", "left alone", "restored"}
+        ``recomputed``: permuted, and some statements run twice. ``pooled``: permuted, and its
+        buffers lie in one allocation. ``kept``: nothing better exists or was found.
         ``planned``: a better order was found, which the next call checks. ``left alone``: not served, not understood or not measurable. ``restored``:
         the verification failed.
     reason : str
@@ -41,6 +42,8 @@ class GraphReport:
         Outputs and mutated arguments had the same bits in the verifying run.
     macs, extra_macs : int
         Multiply-accumulate operations of the graph, and of what runs again.
+    pool, unpooled : str
+        What lies in the pool of what was found, or why there is none although one was wanted.
     reruns : int
         Statements that run once more.
     exact : bool or None
@@ -74,6 +77,8 @@ class GraphReport:
     identical: bool | None = None
     macs: int = 0
     extra_macs: int = 0
+    pool: str = ""
+    unpooled: str = ""
     reruns: int = 0
     exact: bool | None = None
     data_dependent: bool = False

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from typing import Any
 
 from peakmem_inductor.effects import BARRIER, Effects
-from peakmem_inductor.forms import Form, Wrapper, dotted
+from peakmem_inductor.forms import Form, Wrapper, dotted, pool_view
 from peakmem_inductor.profile import Layout, Profile
 from peakmem_inductor.regions import evaluate
 from peakmem_inductor.simulation import merged_blocks
@@ -149,6 +150,14 @@ class _Deriver:
         node: Any = form.node
         if form.kind == "rename":
             self.names[form.defines[0]] = base
+            return
+        taken = pool_view(form)
+        if taken is not None:
+            self.bind(form.defines[0], taken.size, taken.stride, taken.dtype, base.storage)
+            place = evaluate(taken.offset, self.symbols)
+            made = self.names.get(form.defines[0])
+            if made is not None and isinstance(place, int):
+                self.names[form.defines[0]] = replace(made, bytes=base.bytes, offset=place // made.itemsize)
             return
         args = node.value.args
         self.bind(form.defines[0], args[1], args[2], base.dtype, base.storage)
