@@ -16,6 +16,7 @@ FormKind = Literal[
     "view",
     "reuse",
     "rename",
+    "align",
     "kernel",
     "extern",
     "operator",
@@ -179,6 +180,22 @@ def pool_view(form: Form) -> PoolView | None:
     if not isinstance(call, ast.Call) or dotted(call.func) != POOL_VIEW:
         return None
     return PoolView(form.target, call.args[1], ast.unparse(call.args[2]), call.args[3], call.args[4])
+
+
+def asserted_layouts(form: Form) -> Iterator[tuple[str, ast.expr, ast.expr, str]]:
+    """What an assert says of tensors: name, size, stride, element type (empty where it does not say)."""
+    call = form.node.value if form.kind == "assert" and isinstance(form.node, ast.Expr) else None
+    if not isinstance(call, ast.Call) or len(call.args) < 3:
+        return
+    what, size, stride = call.args[:3]
+    if dotted(call.func) in ("assert_size_stride", "assert_tensor_metadata") and isinstance(what, ast.Name):
+        known = dotted(call.args[3]) if dotted(call.func) == "assert_tensor_metadata" and len(call.args) > 3 else ""
+        yield what.id, size, stride, known
+    elif dotted(call.func) == "assert_size_stride_grouped" and all(isinstance(e, ast.Tuple | ast.List) for e in (what, size, stride)):
+        assert isinstance(what, ast.Tuple | ast.List) and isinstance(size, ast.Tuple | ast.List) and isinstance(stride, ast.Tuple | ast.List)
+        for name, n, s in zip(what.elts, size.elts, stride.elts):
+            if isinstance(name, ast.Name):
+                yield name.id, n, s, ""
 
 
 def is_reuse(form: Form, following: Form | None) -> bool:

@@ -104,7 +104,7 @@ class InductorModel(Model):
         if self.graph.data_dependent:
             found.append("some sizes depend on data: bytes are those of the recorded run")
         if any(d != "cpu" for d in self.wrapper.devices):
-            found.append("a GPU wrapper: ordered by requested bytes; peakmem does not run it")
+            found.append("a GPU wrapper: bytes are those requested of the GPU's allocator; the command line does not run it")
         elif self.profile.recorded:
             found.append(
                 "counted is what torch's CPU allocator is asked for; what oneDNN and MKL keep for themselves is not"

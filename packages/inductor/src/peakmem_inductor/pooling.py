@@ -211,6 +211,8 @@ def _unfit(b: _Block, profile: Profile, arguments: set[str], on_line: int) -> st
     call = b.form.node.value if isinstance(b.form.node, ast.Assign) else None
     if b.form.target not in ALIGNMENT or not isinstance(call, ast.Call) or len(call.args) != 3 or call.keywords or on_line != 1:
         return f"allocated by {b.form.text[:60]!r}, which has no pool"
+    if b.name in profile.names and profile.names[b.name].device:
+        return f"on another device, {profile.names[b.name].device}"
     if b.name not in profile.names:
         return "of a size that is not known"
     if any(name not in arguments for e in call.args[:2] for name in names_in(e)):

@@ -50,6 +50,8 @@ class Report(list[GraphReport]):
                 state += f"; no pool: {g.unpooled}"
             if g.state == "planned":
                 state += ": the next call checks it"
+            if g.uncompared and g.state in ("permuted", "recomputed", "pooled"):
+                state += f"; not compared: {g.uncompared}"
             if g.unchecked and g.state in ("permuted", "recomputed", "pooled"):
                 state += f"; not checked: {g.unchecked}"
             rows.append((g.name, str(g.statements), _n(g.before), _n(g.after), _n(g.bound), proof, state))

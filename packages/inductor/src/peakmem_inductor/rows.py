@@ -38,6 +38,8 @@ class GraphReport:
         The bound is proved by a certificate that the independent checker accepted, and ``after`` reaches it.
     unchecked : str
         Why what runs was not run beside the original first; empty where it was, and where the original runs.
+    uncompared : str
+        Why the bits of the verifying run were not compared, although its bytes were.
     identical : bool or None
         Outputs and mutated arguments had the same bits in the verifying run.
     macs, extra_macs : int
@@ -74,6 +76,7 @@ class GraphReport:
     bound: int | None = None
     certified: bool = False
     unchecked: str = ""
+    uncompared: str = ""
     identical: bool | None = None
     macs: int = 0
     extra_macs: int = 0

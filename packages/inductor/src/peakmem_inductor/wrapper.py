@@ -357,6 +357,9 @@ class _Reader:
             if not isinstance(base, ast.Name):
                 return None
             return self.make("view", node, value, defines=(name,), target=base.id)
+        if callee == "copy_if_misaligned":
+            same = len(value.args) == 1 and isinstance(value.args[0], ast.Name) and value.args[0].id == name
+            return self.make("align", node, value, defines=(name,), target=name) if same else None
         if callee == POOL_VIEW:
             pool = value.args[0] if len(value.args) == 5 and not value.keywords else None
             if not isinstance(pool, ast.Name):
