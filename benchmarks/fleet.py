@@ -71,7 +71,7 @@ def told(path: Path) -> dict[str, Any]:
         runtime = result.get("runtime", {})
         numbers = ("baseline_bytes", "baseline_predicted", "optimized_bytes", "predicted_bytes", "measured", "bitwise_identical")
         rows[row["name"]] = (
-            row["code"], re.sub(r"after [0-9.]+ s", "after some time", row["error"]), result.get("realized_bound"),
+            row["exit_code"], re.sub(r"after [0-9.]+ s", "after some time", row["error"] or ""), result.get("realized_bound"),
             result.get("realized_optimal"), *(runtime.get(name) for name in numbers),
         )  # fmt: skip
     return rows
