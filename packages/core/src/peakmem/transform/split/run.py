@@ -24,6 +24,9 @@ Objective = Literal["peak", "arena"]
 DEFAULT_MACS = "10%"
 """What a split may cost where nothing else is said."""
 
+EFFORT = 10_000_000
+"""Units of work (`peakmem.ordering.meter`) for the order and the bound of a split program that is realized."""
+
 REALIZED = 3
 """Points of the front that are realized at most, where arenas miss the live peak; the smallest is kept."""
 
@@ -88,11 +91,10 @@ def split(
         result.interrupted, result.reason = True, "interrupted before regions were searched"
         return result
     least = floor(source, axes)
+    points: list[Point] = []
     if regions is not None:
-        made = lay_out(source, range(len(program)), sorted(regions))
-        chosen = [made]
+        points = [Point(0, 0, 0, tuple(sorted(regions)), tuple(range(len(program))))]
     elif least.size >= ordering.peak:
-        chosen = []
         result.reason = least.sentence(program)
     else:
         since = time.monotonic()
@@ -103,21 +105,22 @@ def split(
         ).run()  # fmt: skip
         result.interrupted = result.search.stopped
         result.seconds["search"] = time.monotonic() - since
-        chosen = [lay_out(source, p.order, p.regions) for p in _candidates(result)]
-        if not chosen:
+        points = [p for p in result.search.points if p.peak < ordering.peak and p.peak <= (target_peak or p.peak)]
+        if not points:
             result.reason = _reason(source, ordering, least, result.search, most, target_peak)
-    if not chosen or not realize:
+    if not points or not realize:
         return result
     since = time.monotonic()
     if result.interrupted:  # whoever ended the search wants what it found, not another one of that length
         deadline = since
     say("ordering the split program")
     try:
-        for k, one in enumerate(chosen):
-            if k and deadline is not None and time.monotonic() > deadline:
+        for k in range(REALIZED):
+            if not points or (k and deadline is not None and time.monotonic() > deadline):
                 break
+            point = points.pop(_next(points, result))
             try:
-                _realize(result, one, deadline, progress)
+                _realize(result, lay_out(source, point.order, point.regions), deadline, progress)
             except Refused as error:  # the adapter's judge did not accept it; another point may do
                 if regions is not None:
                     raise
@@ -125,6 +128,8 @@ def split(
             at, ordered = result.model, result.reordering
             if at is not None and ordered is not None and at.predicted_bytes + model.realized_offset <= max(ordered.peak, target_peak or 0):
                 break
+            if at is not None and target_peak is None:
+                points = [p for p in points if p.peak < at.predicted_bytes + model.realized_offset]
     except KeyboardInterrupt:
         result.interrupted = True
         result.reason = result.reason or "interrupted before the split was written"
@@ -136,13 +141,13 @@ def split(
     return result
 
 
-def _candidates(result: Splitting) -> list[Point]:
-    """Points to be realized, the best first: the lowest, or the cheapest that meets the target."""
-    assert result.search is not None
-    points = [p for p in reversed(result.search.points) if p.peak < result.ordering.peak]
-    if result.target is not None:
-        points = [p for p in reversed(points) if p.peak <= result.target]
-    return points[:REALIZED]
+def _next(points: Sequence[Point], result: Splitting) -> int:
+    """Which point of the front, cheapest first, is realized next.
+
+    The cheapest that meets the target; else the lowest. Where the arena of one missed its live peak, a cheaper one is of fewer
+    statements, which are placed more easily: then the cheapest that may need less.
+    """
+    return 0 if result.target is not None or result.model is not None else -1
 
 
 def _realize(result: Splitting, one: Split, deadline: float | None, progress: Progress | None) -> None:
@@ -150,7 +155,7 @@ def _realize(result: Splitting, one: Split, deadline: float | None, progress: Pr
     model = result.source
     made = model.apply_split(one)
     left = None if deadline is None else max(1.0, deadline - time.monotonic())
-    ordering = certify(made, time_limit=left, progress=progress)
+    ordering = certify(made, time_limit=left, effort=EFFORT, progress=progress)
     schedule = made.schedule(ordering, deadline=None if deadline is None else max(deadline, time.monotonic() + 1.0))
     final = made.apply(schedule)
     reached = final.predicted_bytes
