@@ -191,7 +191,7 @@ def split(found: Splitting) -> str:
     if check is not None and check.identical:
         source += ", outputs bitwise identical"
     known = proof(after, made.realized_bound, certified=made.certificate is not None)
-    about = "for this split, over all orders" + (" and overlays" if made.overlays else "")
+    about = ("for this split" if found.split.regions else "without a split") + ", over all orders" + (" and overlays" if made.overlays else "")
     spent = cost(found.split.extra_macs, found.macs)
     return (
         f"{quantity} {human(before)} -> {human(after)} {change(before, after)} for {spent}, {beside_unsplit(found, after)}; "

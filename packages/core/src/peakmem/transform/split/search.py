@@ -108,12 +108,15 @@ class Searched:
         Whether the search came to its own end.
     stopped : bool
         Ctrl-C ended it.
+    ordered : list of Point
+        All that were ordered.
     """
 
     points: list[Point]
     trials: int = 0
     complete: bool = True
     stopped: bool = False
+    ordered: list[Point] = field(default_factory=list)
 
 
 def candidates(estimator: Estimator, peak: int, axes: Sequence[Axis], out: Callable[[], bool]) -> list[Candidate]:
@@ -157,7 +160,7 @@ def candidates(estimator: Estimator, peak: int, axes: Sequence[Axis], out: Calla
 
 def kept_candidates(estimator: Estimator, peak: int, out: Callable[[], bool]) -> list[Candidate]:
     """Regions of rows whose halos are kept: they cost few MACs at any length, so there are only those around what is large."""
-    found = []
+    found: list[Candidate] = []
     for first, last in hot_spans(estimator, peak, FURTHER):
         shape = estimator.region(first, last, "rows", kept=True)
         if isinstance(shape, str) or shape.joined >= peak:
@@ -181,7 +184,7 @@ def hot_spans(estimator: Estimator, peak: int, further: int = 0) -> list[tuple[i
             places = list(run) if is_hot else []
             for before, behind in product(range(further + 1), repeat=2) if places else ():
                 first, last = places[0] - before, places[-1] + behind
-                if 0 <= first and last < len(hot) and all(banded[first : last + 1]):
+                if first >= 0 and last < len(hot) and all(banded[first : last + 1]):
                     found.add((first, last))
     return sorted(found)
 
@@ -305,7 +308,7 @@ class Search:
             complete = not self.out()
         except KeyboardInterrupt:
             complete, stopped = False, True
-        return Searched(pareto(self.points, self.weight), self.trials, complete, stopped)
+        return Searched(pareto(self.points, self.weight), self.trials, complete, stopped, self.points)
 
     def seeds(self, estimator: Estimator) -> list[tuple[int, int, tuple[int, ...], tuple[Region, ...]]]:
         """Regions around what is large whose halos are kept, in few bands, as `look_at` takes them; the estimates unknown."""
