@@ -236,7 +236,7 @@ def kept(out: Writer, region: Body, bands: int, most_deferred: int = MOST_DEFERR
     def whole(b: int) -> int:
         if b in place and b not in joined:
             joined.add(b)
-            out.join([(piece(b, k), *edges[b][k : k + 2]) for k in range(bands)], b, axis)
+            out.join([(piece(b, k), low, high) for k, (low, high) in enumerate(pairwise(edges[b]))], b, axis)
         return b
 
     deferred: dict[int, int] = {}  # value -> how many are deferred for it, itself included
