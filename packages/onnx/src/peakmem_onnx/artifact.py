@@ -17,7 +17,7 @@ from peakmem_onnx.feeds import by_shape
 from peakmem_onnx.graph import Graph, read_graph
 from peakmem_onnx.orders import default_order, file_order
 from peakmem_onnx.parts import part_of
-from peakmem_onnx.planned import planned_size
+from peakmem_onnx.planned import planned_size, recorded_size
 from peakmem_onnx.replaying import Places, job, recorded
 from peakmem_onnx.rewrite import permute
 from peakmem_onnx.ways import ARENA, PORTABLE, RECIPE, REPLAY, Way
@@ -197,24 +197,44 @@ class Artifact:
     def predicted_bytes(self) -> int:
         """Peak of the quantity over all shapes, replayed for the order executed."""
         if self.way is ARENA:
-            return planned_size(self.graph, self.facts, self.executed(self.graph))
+            return self.region()
         if self.way is REPLAY:
             return max(one.bytes for one in self.places) + max(one.outputs for one in self.places)
         return self.bytes_under(self.way, self.executed)
 
     @property
     def predicted_by_shape(self) -> list[int]:
-        """`predicted_bytes` of runs of each shape alone; of an arena, the region that would do for it."""
+        """`predicted_bytes` of runs of each shape alone; of an arena, the region that would do for it, and where bodies are, does."""
         if self.way is REPLAY:
             return [one.total for one in self.places]
+        if self.way is ARENA and self.has_bodies:
+            return [self.predicted_bytes for _ in self.facts.shapes]
         if self.way is ARENA:
             return [planned_size(self.graph, replace(one, others=()), self.executed(self.graph)) for one in self.facts.shapes]
         return [self.bytes_under(self.way, self.executed, one) for one in self.facts.shapes]
 
     @property
+    def has_bodies(self) -> bool:
+        """Whether there are nodes like If, Loop and Scan."""
+        return any(node.bodies for node in self.graph.nodes)
+
+    def region(self, facts: Facts | None = None, *, native: bool = False) -> int:
+        """Bytes of the one region of a planned arena in which runs of this file need no other one.
+
+        Replayed; where there are bodies, recorded. ``facts`` are those that know of requests, by default the file's own. What is
+        ``native`` is a session of the C interface: default order, memory reuse on.
+        """
+        if self.has_bodies:
+            session = {"threads": self.origin.threads, "external": self.origin.external, "limit": self.origin.limit, "arena": True}
+            own = PORTABLE.session if native else RECIPE.session
+            return recorded_size(self._serialized(self.proto), self.origin.feeds, {**session, **own})
+        order = default_order(self.graph) if native else self.executed(self.graph)
+        return planned_size(self.graph, facts or self.facts, order, reuse=native)
+
+    @property
     def native_region(self) -> int:
-        """Bytes of the region of a planned arena for sessions of the C interface: default order, memory reuse on."""
-        return planned_size(self.graph, self.facts, default_order(self.graph), reuse=True)
+        """`region` for sessions of the C interface."""
+        return self.region(native=True)
 
     @cached_property
     def weight_bytes(self) -> int:
@@ -239,6 +259,9 @@ class Artifact:
             proto = type(proto)()
             proto.CopyFrom(self.proto)
             protos.write_marker(proto, {**self.origin.recipe, "deploy": "arena", "chunk": self.predicted_bytes})
+        return self._serialized(proto)
+
+    def _serialized(self, proto: Any) -> bytes:
         try:
             data: bytes = proto.SerializeToString()
         except Exception:

@@ -210,8 +210,6 @@ def _studied(proto: Any, origin: Origin, way: Way, notes: list[str]) -> tuple[An
             graph = read_graph(proto.graph)
             if way is NODES and any(node.bodies for node in graph.nodes):
                 raise InputError(f"{path}: has nodes with bodies (If, Loop, Scan), which --executor nodes does not run; use ort")
-            if way is ARENA and any(node.bodies for node in graph.nodes):
-                raise InputError(f"{path}: has nodes with bodies (If, Loop, Scan), for which --deploy arena plans nothing; use python")
             facts = collect_shapes(proto, graph, origin.feeds, session=session, folder=folder, path=path, arena=way is ARENA)
         except RuntimeFailed as error:
             what, advice = "it", ""

@@ -71,7 +71,9 @@ class OnnxModel(Artifact, Model):
         notes = []
         if changed:
             notes.append("Shape and Size operators were moved up in " + ", ".join(changed) + ", as ONNX Runtime does")
-        if self.way is ARENA and len(ordering.orders.get("", ())) == len(self.graph.nodes):
+        if self.way is ARENA and self.has_bodies:
+            notes.append("the order is that of the least live peak; the region is as large as recorded runs of all sets of inputs need")
+        elif self.way is ARENA and len(ordering.orders.get("", ())) == len(self.graph.nodes):
             orders[""], size = best_order(self.graph, self.facts, [orders[""], file_order(self.graph)])
             notes.append(
                 f"{size:,} bytes are the smallest region found for which nothing else is taken from the system, by a local search "
@@ -96,7 +98,7 @@ class OnnxModel(Artifact, Model):
 
     def _smallest_region(self, order: tuple[int, ...]) -> tuple[int, ...]:
         """Of the orders with the same peaks, the one found for which a planned arena is smallest; the file may run in one."""
-        if any(node.bodies for node in self.graph.nodes):
+        if self.has_bodies:
             return order
 
         def peaks(one: Sequence[int]) -> tuple[int, int]:

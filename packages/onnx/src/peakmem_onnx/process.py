@@ -23,7 +23,7 @@ from peakmem_onnx.facts import collect_shapes
 from peakmem_onnx.feeds import shape_texts, write_feeds
 from peakmem_onnx.held import account
 from peakmem_onnx.held import sentences as sentences_of
-from peakmem_onnx.planned import LARGEST_REGION, planned_size
+from peakmem_onnx.planned import LARGEST_REGION
 from peakmem_onnx.rules import LEVELS
 from peakmem_onnx.runtime import ask, counting_library, scratch
 from peakmem_onnx.ways import ARENA, NODES, RECIPE
@@ -162,12 +162,12 @@ def deployed(model: Artifact, name: str, path: Path) -> Configuration:
 
 def _region(other: Artifact, path: Path, folder: Path) -> int:
     """Bytes of the arena in which a file whose deployment is not settled may run as well; 0 where it may not."""
-    if other.way is not RECIPE or other.origin.recipe.get("deploy") != "auto" or any(node.bodies for node in other.graph.nodes):
+    if other.way is not RECIPE or other.origin.recipe.get("deploy") != "auto" or (other.has_bodies and counting_library() is None):
         return 0
     origin = other.origin
     session = {"threads": origin.threads, "external": origin.external, "limit": origin.limit}
-    facts = collect_shapes(other.proto, other.graph, origin.feeds, session=session, folder=folder, path=path, arena=True)
-    size = planned_size(other.graph, facts, other.executed(other.graph))
+    facts = None if other.has_bodies else collect_shapes(other.proto, other.graph, origin.feeds, session=session, folder=folder, path=path, arena=True)
+    size = other.region(facts)
     return size if size < LARGEST_REGION else 0
 
 

@@ -206,6 +206,8 @@ def fix_dimensions(
                 if axis in (free or {}).get(name, ()):
                     if d.dim_value > 0 or d.dim_param in dims:
                         raise UsageError(f"{path}: dimension {axis} of input {name!r} is fixed, and the sets of --inputs differ in it")
+                    if not d.dim_param:
+                        d.Clear()  # some exporters write -1
                     continue
                 if d.HasField("dim_value") and d.dim_value > 0 and d.dim_value != n:
                     raise UsageError(f"{path}: dimension {axis} of input {name!r} is {d.dim_value}, --shape says {n}")
