@@ -80,7 +80,7 @@ def _window(net: Net, h: int, w: int, *, most: int = 5) -> tuple[dict[str, Any],
     a: dict[str, Any] = {"kernel_shape": [k, kw], "strides": [s, sw], "dilations": [d, 1]}
     reach = (k - 1) * d + 1
     mode = rng.choice(("NOTSET", "NOTSET", "NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"))
-    if mode.startswith("SAME") and d == 1:
+    if mode.startswith("SAME") and d == 1 and k >= s and kw >= sw:
         return {**a, "auto_pad": mode}, -(-h // s), -(-w // sw)
     if mode == "VALID":
         return {**a, "auto_pad": mode}, (h - reach) // s + 1, (w - kw) // sw + 1
@@ -112,13 +112,13 @@ def _pool(net: Net, x: str) -> str | None:
     n, c, h, w = net.shapes[x]
     op = net.rng.choice(("MaxPool", "AveragePool"))
     a, oh, ow = _window(net, h, w)
-    if op == "AveragePool":
+    if op == "AveragePool" and net.rng.random() < 0.5:
+        a["count_include_pad"] = 1
+    if op == "AveragePool" or net.opset < 10:
         a.pop("dilations")
         a.pop("auto_pad", None)
         k, kw = a["kernel_shape"]
         top, left, bottom, right = a.setdefault("pads", [0] * 4)
-        if net.rng.random() < 0.5:
-            a["count_include_pad"] = 1
         s, sw = a["strides"]
         oh, ow = (h + top + bottom - k) // s + 1, (w + left + right - kw) // sw + 1
     if net.opset >= 10 and "auto_pad" not in a and net.rng.random() < 0.35:
@@ -126,8 +126,8 @@ def _pool(net: Net, x: str) -> str | None:
         (k, kw), (s, sw), d = a["kernel_shape"], a["strides"], a.get("dilations", [1])[0]
         top, left, bottom, right = a.get("pads", [0] * 4)
         oh, ow = -(-(h + top + bottom - (k - 1) * d - 1) // s) + 1, -(-(w + left + right - kw) // sw) + 1
-        oh -= (oh - 1) * s >= h + top
-        ow -= (ow - 1) * sw >= w + left
+        if (oh - 1) * s >= h + top or (ow - 1) * sw >= w + left:
+            return None  # a window of padding alone, of which the shapes are not told alike
     return net.emit(op, [x], (n, c, oh, ow), **a) if min(oh, ow) > 0 else None
 
 
@@ -146,7 +146,7 @@ def _unary(net: Net, x: str) -> str | None:
 
 
 def _binary(net: Net, x: str, live: Sequence[str]) -> str | None:
-    n, c, h, w = net.shapes[x]
+    _n, c, h, w = net.shapes[x]
     op = net.rng.choice(("Add", "Mul", "Sub", "Max") if net.kind != "half" else ("Add", "Mul", "Sub"))
     others = [v for v in live if v != x and net.shapes[v] == net.shapes[x]]
     if others and net.rng.random() < 0.7:
@@ -179,7 +179,7 @@ def _concat(net: Net, x: str, live: Sequence[str]) -> str | None:
 
 
 def _normalized(net: Net, x: str) -> str | None:
-    n, c, h, w = net.shapes[x]
+    _n, c, _h, _w = net.shapes[x]
     if net.rng.random() < 0.25:
         return net.emit("InstanceNormalization", [x, net.floats(c), net.floats(c)], net.shapes[x])
     variance = net.constant(np.random.default_rng(net.seed).random(c) + 0.5)

@@ -77,14 +77,22 @@ class PaddedRows(RowMap):
         return max(0, min(i, self.extent - 1))
 
     def need(self, low: int, high: int) -> tuple[int, int]:
+        # Padding is added at an end of the whole: that end must be there, and all that is mirrored.
+        at_top, at_bottom = low < self.top, high > self.top + self.extent
         read = [self.source(r) for r in range(low, high)]
-        # Padding is added at an end of the whole: that end must be there.
-        first = 0 if low < self.top else min(read)
-        return first, self.extent if high > self.top + self.extent else max(read) + 1
+        first, last = 0 if at_top else min(read), self.extent if at_bottom else max(read) + 1
+        if self.mirrored:
+            last = min(self.extent, max(last, first + 2))
+            first = max(0, min(first, last - 2))
+            last = max(last, self.top + 1 if first == 0 else 0)
+            first = min(first, self.extent - 1 - self.bottom if last == self.extent else first)
+        return first, last
 
     def output(self, rows: Rows) -> Rows | None:
         whole = self.top + self.extent + self.bottom
         at_top, at_bottom = rows.start == 0, rows.end == self.extent
+        if self.mirrored and rows.count < 1 + max(1, self.top if at_top else 0, self.bottom if at_bottom else 0):
+            return None
         start = 0 if at_top else rows.start + self.top
         end = whole if at_bottom else rows.end + self.top
         right = [r for r in range(start, end) if rows.low <= self.source(r) < rows.high]

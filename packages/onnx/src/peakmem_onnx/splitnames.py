@@ -148,9 +148,11 @@ class Maker:
             return self._window(node, a, what, y)
         if kind in EACH:
             return self._each(node.inputs, what, y)
+        if self._data(node) is None:
+            return None
         if node.domain == NCHWC:
             return self._alike(node, what, range(y[ROWS]), y) if node.op in ("ReorderInput", "ReorderOutput") and not a.get("channels_last", 0) else None
-        if node.domain or self._data(node) is None:
+        if node.domain:
             return None
         if node.op in PER_CHANNEL:
             return self._per_channel(node, a, what, y)
@@ -173,7 +175,7 @@ class Maker:
 
     def _data(self, node: Node) -> tuple[int, ...] | None:
         shape = self.known.shape(node.inputs[0]) if node.inputs and node.inputs[0] in self.runtime else None
-        return shape if shape is not None and len(shape) == 4 else None
+        return shape if shape is not None and len(shape) == 4 and all(shape) else None
 
     def _section(self, what: tuple[Hashable, ...], sections: Sequence[tuple[int, ...]], taps: Sequence[Sequence[tuple[Hashable, int]]]) -> tuple[int, ...]:
         """Names of rows that are made of others: taps, of a row each, say in which way and of which (-1: of none)."""
@@ -331,7 +333,7 @@ class Maker:
         if not name:
             return (Section((none,), (none,)),)
         shape = self.known.shape(name)
-        if shape is None or len(shape) > 4:
+        if shape is None or len(shape) > 4 or not all(shape):
             return None
         if name in self.runtime and len(shape) == 4:
             return self.of(name)
