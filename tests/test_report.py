@@ -116,7 +116,7 @@ def test_pointing_and_arrow_keys_name_the_step(
         for curve in curves["curves"]:
             index, size, statement, largest = curve["moments"][step]
             assert index == step
-            assert f"step {step + 1} of {curve['steps']}, {curves['names'][statement]}: {size:,} B" in text
+            assert f"step {step} of 0..{curve['steps'] - 1}, {curves['names'][statement]}: {size:,} B" in text
             assert all(f"{curves['names'][b]} ({bytes_:,} B)" in text for b, bytes_ in largest)
     assert faults(chrome) == []
 
@@ -144,7 +144,7 @@ def test_a_step_is_pinned_by_click_and_key_and_lists_what_is_live(
         )
         for kind in ("mousePressed", "mouseReleased"):
             chrome.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
-        assert "Pinned at step 2." in chrome.evaluate("document.getElementById('pinned').textContent")
+        assert "Pinned at step 1." in chrome.evaluate("document.getElementById('pinned').textContent")
         text = chrome.evaluate(listed)
         assert expected(1) and all(name in text for name in expected(1))
         places = chrome.evaluate("[...document.querySelectorAll('svg.wide .cursor')].map((c) => c.getAttribute('d'))")
@@ -155,7 +155,7 @@ def test_a_step_is_pinned_by_click_and_key_and_lists_what_is_live(
     press("Home")
     press("Enter")
     press("ArrowRight")
-    assert "Pinned at step 2." in chrome.evaluate("document.getElementById('pinned').textContent")
+    assert "Pinned at step 1." in chrome.evaluate("document.getElementById('pinned').textContent")
     now = chrome.evaluate("[...document.querySelectorAll('svg.lifetimes.wide .now')].map((b) => [+b.dataset.begin, +b.dataset.end])")
     assert now and all(begin <= 1 < end for begin, end in now)
     press("Enter")
@@ -176,7 +176,7 @@ def test_buffers_are_found_by_name_and_lead_to_their_step(
     assert any(b.startswith(f"{name}, {size:,} B, ") for b in buttons)
     assert chrome.evaluate("document.querySelectorAll('svg.lifetimes.wide .hit').length") >= 1
     chrome.evaluate(f"[...document.querySelectorAll('#hits button')].find((b) => b.textContent.startsWith({json.dumps(name)})).click()")
-    assert f"Pinned at step {max(0, first) + 1}." in chrome.evaluate("document.getElementById('pinned').textContent")
+    assert f"Pinned at step {max(0, first)}." in chrome.evaluate("document.getElementById('pinned').textContent")
     assert faults(chrome) == []
 
 

@@ -22,7 +22,7 @@ from peakmem.report.front import front_drawing
 from peakmem.report.groups import Group, groupings, makers
 from peakmem.report.story import LARGEST_CERTIFICATE, Story
 from peakmem.report.svg import Drawing, style, word
-from peakmem.report.words import clean, percent, shorten
+from peakmem.report.words import at_step, clean, percent, shorten
 from peakmem.system.sizes import human, in_bytes, short
 
 _SEPARATOR = re.compile(r"([/;:,._]+)(?=[A-Za-z0-9])")
@@ -121,7 +121,7 @@ def _groups(story: Story) -> list[str]:
     line = story.after
     statement = line.program.statements[line.order[line.peak_step]]
     buffers = f"{sum(g.count for g in found[0].groups) + (found[0].rest.count if found[0].rest else 0):,}"
-    where = f"step {line.peak_step + 1:,} of {len(line.order):,}, {_name(statement.name)}"
+    where = f"{at_step(line.peak_step, len(line.order))}, {_name(statement.name)}"
     parts = [f'<p class="soft small">{word(where)}: {buffers} buffers, {in_bytes(found[0].size)} of {in_bytes(line.peak)}.</p>', '<div class="groups">']
     for grouping in found:
         rows = "".join(_group(g, line.peak) for g in (*grouping.groups, *((grouping.rest,) if grouping.rest else ())))
@@ -200,7 +200,7 @@ def _now(name: str, curve: Curve, called: str) -> str:
     top = curve.top
     what, size, largest = "no statements: ", in_bytes(curve.peak), ""
     if top is not None:
-        what = f"peak at step {top.step + 1:,} of {curve.steps:,}, {shorten(clean(top.statement))}: "
+        what = f"peak at {at_step(top.step, curve.steps)}, {shorten(clean(top.statement))}: "
         largest = "largest live: " + ", ".join(f"{shorten(clean(n))} ({in_bytes(s)})" for n, s in top.largest)
     return (
         f'<div data-curve="{name}"><span class="key {name}"></span>{called}: <span class="what">{word(what)}</span>'
@@ -264,7 +264,7 @@ def _table(name: str, found: Live) -> str:
         where = "resident at entry, no statements"
     else:
         op = f" ({_name(found.op)})" if found.op and found.op not in found.statement else ""
-        where = f"step {found.step + 1:,}, {_name(found.statement)}{op}"
+        where = f"step {found.step:,}, {_name(found.statement)}{op}"
 
     def row(label: str, size: int, beside: str = "") -> str:
         shown = f'<br><span class="soft small">{word(beside)}</span>' if beside else ""
@@ -273,8 +273,8 @@ def _table(name: str, found: Live) -> str:
 
     rows = []
     for r in found.rows:
-        since = "entry" if r.first < 0 else f"step {r.first + 1:,}"
-        until = "the end" if r.last < 0 else f"{r.last + 1:,}" if r.first >= 0 else f"step {r.last + 1:,}"
+        since = "entry" if r.first < 0 else f"step {r.first:,}"
+        until = "the end" if r.last < 0 else f"{r.last:,}" if r.first >= 0 else f"step {r.last:,}"
         rows.append(row(_name(r.name), r.size, f"{r.kind}, {since} to {until}"))
     if found.left_out:
         rows.append(row(f"{found.left_out:,} smaller ones", found.left_out_bytes))

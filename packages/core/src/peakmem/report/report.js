@@ -34,7 +34,7 @@
       const row = readout.querySelector('[data-curve="' + curve.name + '"]');
       const moment = step < curve.steps ? at(curve, step) : null;
       row.querySelector(".what").textContent = moment
-        ? "step " + bytes.format(moment[0] + 1) + " of " + bytes.format(curve.steps) + ", " + data.names[moment[2]] + ": "
+        ? "step " + bytes.format(moment[0]) + " of 0.." + bytes.format(curve.steps - 1) + ", " + data.names[moment[2]] + ": "
         : "has no such step";
       row.querySelector(".size").textContent = moment ? bytes.format(moment[1]) + " B" : "";
       row.querySelector(".largest").textContent = !moment ? "" : moment[3].length
@@ -74,7 +74,7 @@
         sums.set(b[1], [sum[0] + 1, sum[1] + b[2]]);
       }
       const side = make("div"), table = make("table"), body = make("tbody");
-      side.appendChild(make("h3", curve.called + ", step " + bytes.format(pin + 1) + ": " + bytes.format(there.length) + " buffers, " +
+      side.appendChild(make("h3", curve.called + ", step " + bytes.format(pin) + ": " + bytes.format(there.length) + " buffers, " +
         bytes.format(there.reduce((all, b) => all + b[2], 0)) + " B" + (curve.left ? " (of the largest " + bytes.format(curve.live.length) + ")" : "")));
       const ranked = Array.from(sums).sort((a, b) => b[1][1] - a[1][1]);
       for (const [op, [count, size]] of ranked.slice(0, ROWS))
@@ -93,7 +93,7 @@
     pin = wanted === null ? null : Math.max(0, Math.min(data.steps - 1, wanted));
     document.body.classList.toggle("pinned", pin !== null);
     if (pin !== null) show(pin);
-    pinned.textContent = pin === null ? "" : "Pinned at step " + bytes.format(pin + 1) + ".";
+    pinned.textContent = pin === null ? "" : "Pinned at step " + bytes.format(pin) + ".";
     release.hidden = pin === null;
     list();
   }
@@ -110,9 +110,9 @@
     const curve = data.curves[data.curves.length - 1], all = [];
     const named = data.names.map((name) => name.toLowerCase().includes(text));
     for (const b of curve.live) if (named[b[0]])
-      all.push([data.names[b[0]] + ", " + bytes.format(b[2]) + " B, " + (b[3] < 0 ? "entry" : "step " + bytes.format(b[3] + 1)) + " to " +
-        (b[4] >= curve.steps ? "the end" : bytes.format(b[4] + 1)), Math.max(0, b[3])]);
-    curve.order.forEach((name, k) => { if (named[name]) all.push(["statement " + data.names[name] + ", step " + bytes.format(k + 1), k]); });
+      all.push([data.names[b[0]] + ", " + bytes.format(b[2]) + " B, " + (b[3] < 0 ? "entry" : "step " + bytes.format(b[3])) + " to " +
+        (b[4] >= curve.steps ? "the end" : bytes.format(b[4])), Math.max(0, b[3])]);
+    curve.order.forEach((name, k) => { if (named[name]) all.push(["statement " + data.names[name] + ", step " + bytes.format(k), k]); });
     found.textContent = all.length + " found" + (all.length > HITS ? ", " + HITS + " shown" : "");
     for (const [label, at] of all.slice(0, HITS)) {
       const button = make("button", label);
