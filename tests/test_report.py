@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -180,13 +183,19 @@ def test_buffers_are_found_by_name_and_lead_to_their_step(
     assert faults(chrome) == []
 
 
-def test_nine_tenths_of_the_peak_are_named_on_the_first_screen(chrome: Browser, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def big_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a graph of 3,000 statements."""
     big = Path(__file__).parents[2] / "shared" / "data" / "faults" / "graphs" / "bound" / "big.prog.json"
     if not big.is_file():
         pytest.skip("needs ../shared/data")
-    page = tmp_path / "big.html"
+    page = tmp_path_factory.mktemp("big") / "big.html"
     assert main(["report", str(big), "-o", str(page), "-q", "--time-limit", "5"]) == 0
-    chrome.open(page, width=1400)
+    return page
+
+
+def test_nine_tenths_of_the_peak_are_named_on_the_first_screen(chrome: Browser, big_page: Path) -> None:
+    chrome.open(big_page, width=1400)
     shown = chrome.evaluate(
         """[...document.querySelectorAll(".groups table")].map((t) => [...t.tBodies[0].rows].map((r) =>
            [r.cells[0].textContent, parseFloat(r.cells[2].textContent), r.getBoundingClientRect().bottom]))"""
@@ -237,3 +246,40 @@ def test_hostile_names_run_nothing_in_a_browser(chrome: Browser, tmp_path: Path)
     chrome.open(page)
     assert chrome.evaluate("document.querySelectorAll('script').length") == 2
     assert chrome.evaluate("document.documentElement.scrollWidth") <= 1200
+
+
+def axe() -> str:
+    """The source of axe-core; skips where it is not installed."""
+    places = [os.environ.get("AXE_CORE", ""), str(Path(__file__).parents[1] / "node_modules" / "axe-core" / "axe.min.js")]
+    if (npm := shutil.which("npm")) is not None:
+        folder = subprocess.run([npm, "root", "-g"], capture_output=True, text=True, timeout=60, check=False).stdout.strip()
+        places.append(f"{folder}/axe-core/axe.min.js")
+    for place in places:
+        if place and Path(place).is_file():
+            return Path(place).read_text()
+    pytest.skip("needs axe-core: npm install -g axe-core, or AXE_CORE=.../axe.min.js")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("name", ["big_page", "page_of_a_recomputation"])
+def test_axe_finds_nothing(chrome: Browser, request: pytest.FixtureRequest, name: str, dark: bool) -> None:
+    source = axe()
+    chrome.open(request.getfixturevalue(name), width=1400, dark=dark)
+    chrome.evaluate("document.getElementById('stage').focus()")
+    chrome.call("Input.dispatchKeyEvent", type="keyDown", key="Enter", code="Enter")  # with the lists of a pinned step
+    assert chrome.evaluate("document.getElementById('live').childElementCount") >= 1
+    chrome.evaluate(f"{source};0")
+    found = json.loads(chrome.evaluate("axe.run(document).then((r) => JSON.stringify(r))", wait=True))
+    assert len(found["passes"]) >= 15, "axe looked at nothing"
+    told = [
+        f"{v['id']} ({v['impact']}): {node['html'][:200]} {node.get('failureSummary', '')}" for v in found["violations"] for node in v["nodes"]
+    ]
+    assert told == []
+
+
+@pytest.fixture
+def page_of_a_recomputation(samples: dict[str, Callable[[Path], Path]], tmp_path: Path) -> Path:
+    """A small page with a front and all sections."""
+    page = tmp_path / "page.html"
+    assert main(["report", str(samples["program"](tmp_path)), "--recompute", "-o", str(page), "-q"]) in (0, 1)
+    return page

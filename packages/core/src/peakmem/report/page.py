@@ -338,12 +338,15 @@ def _reasons(story: Story) -> list[str]:
     depth = 0
     for sentence in story.reasons:
         level = (len(sentence) - len(sentence.lstrip(" "))) // 2
-        rows.append("<ul>" * max(0, level - depth) + "</ul>" * max(0, depth - level))
+        if level > depth:  # inside the item above, which is still open
+            rows.append("<ul>" + "<li><ul>" * (level - depth - 1))
+        elif depth:
+            rows.append("</li></ul>" * (depth - level) + ("</li>" if level else ""))
         depth = level
         text = word(shorten(sentence.strip(), 2000))
-        rows.append(f"<li>{text}</li>" if level else f"<p>{text}</p>")
+        rows.append(f"<li>{text}" if level else f"<p>{text}</p>")
     title = f"Why no order needs less than {human(story.certificate.lower_bound)}"
-    return _section(title, *rows, "</ul>" * depth, kind="reasons")
+    return _section(title, *rows, "</li></ul>" * depth, kind="reasons")
 
 
 def _front(story: Story) -> list[str]:
