@@ -283,3 +283,93 @@ def page_of_a_recomputation(samples: dict[str, Callable[[Path], Path]], tmp_path
     page = tmp_path / "page.html"
     assert main(["report", str(samples["program"](tmp_path)), "--recompute", "-o", str(page), "-q"]) in (0, 1)
     return page
+
+
+def test_figures_are_drawn_closer_together_and_by_keys(
+    chrome: Browser, samples: dict[str, Callable[[Path], Path]], big_page: Path
+) -> None:
+    chrome.open(big_page, width=1400)
+    curves = json.loads(chrome.evaluate("document.getElementById('curves').textContent"))
+    steps = curves["steps"]
+
+    def press(key: str) -> None:
+        chrome.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key)
+
+    def shown() -> tuple[int, int]:
+        first, last = chrome.evaluate("document.getElementById('span').textContent").replace(",", "").split(" ")[1::2]
+        return int(first), int(last) + 1
+
+    # Where each figure draws the statements of the peak, and where its cursor says that they are.
+    drawn = """[...document.querySelectorAll("svg.memory.wide, svg.lifetimes.wide")].map((s) => {
+        const at = s.getBoundingClientRect(), scale = s.viewBox.baseVal.width / at.width;
+        const box = (node) => { const b = node.getBoundingClientRect(); return [(b.left - at.left) * scale, (b.right - at.left) * scale]; };
+        return {left: +s.dataset.left, right: +s.dataset.right, cursor: +s.querySelector(".cursor").getAttribute("d").split(/[M ]/)[1],
+                now: [...s.querySelectorAll(".now")].map((b) => [+b.dataset.begin, +b.dataset.end, ...box(b)]),
+                ticks: [...s.querySelectorAll("text.soft")].filter((t) => t.style.display !== "none" && t.getAttribute("text-anchor") === "middle"
+                    && /^[\\d,]+$/.test(t.textContent)).map((t) => [+t.textContent.replaceAll(",", ""), +t.getAttribute("x")])};
+    })"""
+    assert chrome.evaluate("document.getElementById('wider').disabled")
+    chrome.evaluate("document.getElementById('stage').focus()")
+    press("Enter")
+    step = curves["start"]
+    for _ in range(5):
+        press("+")
+    first, last = shown()
+    assert last - first == round(round(round(round(round(steps / 2) / 2) / 2) / 2) / 2)
+    assert first <= step < last
+    for figure in chrome.evaluate(drawn):
+        pace = (figure["right"] - figure["left"]) / (last - first)
+        assert abs(figure["cursor"] - (figure["left"] + (step + 0.5 - first) * pace)) < 0.1
+        assert len(figure["ticks"]) >= 3
+        for at, x in figure["ticks"]:
+            assert abs(x - (figure["left"] + (at + 0.5 - first) * pace)) < 0.2
+        for begin, end, x0, x1 in figure["now"]:
+            assert begin <= step < end
+            assert abs(x0 - (figure["left"] + (begin - first) * pace)) < 0.5 + 0.001 * abs(x0)
+            assert abs(x1 - (figure["left"] + (end - first) * pace)) < 0.5 + 0.001 * abs(x1)
+    assert any(figure["now"] for figure in chrome.evaluate(drawn))
+    # What is read stays in sight.
+    press("Home")
+    assert shown() == (0, last - first)
+    press("End")
+    assert shown() == (steps - (last - first), steps)
+    press("-")
+    chrome.evaluate("document.getElementById('whole').click()")
+    assert chrome.evaluate("document.getElementById('span').textContent") == f"all {steps:,} steps"
+    assert chrome.evaluate("document.querySelector('svg.memory.wide .stretched').getAttribute('transform')") == ""
+    assert faults(chrome) == []
+
+
+def test_several_models_in_one_page(
+    chrome: Browser, samples: dict[str, Callable[[Path], Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = samples["program"](tmp_path)
+    second, third = tmp_path / "second <b>.json", tmp_path / "third.json"
+    document = json.loads(first.read_text())
+    for row in document["buffers"]:
+        row["bytes"] *= 3
+    second.write_text(json.dumps(document))
+    shutil.copy(first, third)
+    page = tmp_path / "three.html"
+    assert main(["report", str(first), "--also", str(second), "--also", str(third), "-o", str(page)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("certified optimal") == 3 and "second <b>.json: " in printed
+    chrome.open(page)
+    assert faults(chrome) == []
+    assert chrome.evaluate("document.querySelectorAll('article').length") == 3
+    assert chrome.evaluate("document.querySelectorAll('h1').length") == 1
+    assert chrome.evaluate("[...document.querySelectorAll('[id]')].map((n) => n.id).length === new Set([...document.querySelectorAll('[id]')].map((n) => n.id)).size")
+    rows = chrome.evaluate("[...document.querySelectorAll('main > section tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))")
+    assert [row[0] for row in rows] == [first.name, second.name, third.name]
+    links = chrome.evaluate("[...document.querySelectorAll('main > section a')].map((a) => document.querySelector(a.getAttribute('href')) !== null)")
+    assert links == [True] * 3
+    # The figures of one model are linked with each other, and not with those of the next.
+    chrome.evaluate("document.getElementById('stage-2').focus()")
+    chrome.call("Input.dispatchKeyEvent", type="keyDown", key="Enter", code="Enter")
+    assert chrome.evaluate("[1, 2, 3].map((k) => document.getElementById('pinned-' + k).textContent !== '')") == [False, True, False]
+    three = peakmem.optimize(peakmem.load(second), measure=False)
+    assert f"{three.live_peak_after:,} B" in chrome.evaluate("document.getElementById('readout-2').textContent")
+    source = axe()
+    chrome.evaluate(f"{source};0")
+    found = json.loads(chrome.evaluate("axe.run(document).then((r) => JSON.stringify(r))", wait=True))
+    assert [(v["id"], v["nodes"][0]["html"][:200]) for v in found["violations"]] == []

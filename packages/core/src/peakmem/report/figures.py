@@ -132,9 +132,9 @@ def _step_axis(picture: Drawing, frame: Frame, steps: int) -> None:
         if x - last < 44 or (step != steps - 1 and end - x < 44):
             continue
         last = x
-        picture.path(f"M{pixel(x)} {pixel(frame.foot)}v4", "axis")
+        picture.path(f"M{pixel(x)} {pixel(frame.foot)}v4", "axis tick")
         last_one = step == steps - 1 and step >= 999
-        picture.text(frame.right + 8 if last_one else x, frame.foot + 18, f"{step:,}", "soft", "end" if last_one else "middle")
+        picture.text(frame.right + 8 if last_one else x, frame.foot + 18, f"{step:,}", "soft tick", "end" if last_one else "middle")
     picture.text((frame.left + frame.right) / 2, frame.foot + 36, "step", "soft", "middle")
 
 
