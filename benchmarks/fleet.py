@@ -1,143 +1,212 @@
-"""A survey of all models at hand, broken off, shared out and spread over workers: is it one table each time?
+"""A survey as a fleet meets it: all models at hand, damaged, endless and oddly named ones among them, killed, resumed, shared out.
 
-    python benchmarks/fleet.py [--folder DIR ...] [--time-limit S] [--dask]
+    python benchmarks/fleet.py FOLDER [--largest BYTES] [--only PATTERN] [--packages] [--dask] [--jobs 2]
 
-Into one folder go copies of the models of ``shared/data`` and of the packages ``pymicro-wakeword``, ``silero-vad``,
-``basic-pitch``, ``magika`` and ``rapidocr-onnxruntime`` where they are installed, with a file cut in half, a model whose loop
-never ends, and one whose name holds a line feed, a quote, a tag and a byte that is no UTF-8. Then ``peakmem survey`` runs
-over it (1) whole; (2) ended by SIGTERM in the middle and resumed; (3) as two shards, merged; (4) with ``--dask`` on two
-workers of a local Dask cluster. Compared are all rows in all that says nothing of time: file, exit code, bytes, bounds,
-what is proved, and the sentence of an error. Needs the frontends with their runtimes, and ``dask[distributed]`` for (4).
+FOLDER must not exist; models are copied into it (of the shared data, and with ``--packages`` of distributions that are installed here),
+and beside them are planted a file cut in half, an ONNX model whose Loop never ends, and a name that is neither UTF-8 nor harmless.
+Then the same table is made
+
+whole       in one run,
+killed      with SIGTERM once a third of the rows are there, then resumed with ``--resume``,
+shared out  as two shards, then merged,
+dask        by two local workers (``--dask``; needs dask and distributed),
+
+and compared as CSV, byte for byte. It ends with 1 where two tables differ, a row is missing, or the endless model held the survey up.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import json
+import csv
+import fnmatch
+import hashlib
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
+import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 from common import SHARED
 
-PACKAGES = ("pymicro_wakeword", "silero_vad", "basic_pitch", "magika", "rapidocr_onnxruntime")
-HOSTILE = b"'quote\nfeed <b>bold \xff.tflite"
-ENDLESS = SHARED / "faults" / "onnx" / "endless.onnx"
-SURVEY = (sys.executable, "-m", "peakmem_cli", "survey")
+HOSTILE = os.fsdecode(b"x\xff'; <script>alert(1)</script> $(touch owned) -o.json").replace("/", "_")
+ENDLESS = "endless.onnx"
 
 
-def models() -> Iterator[tuple[str, Path]]:
-    """Names in the folder, and files: those of the shared data, then those of installed packages."""
-    for kind in ("tflite", "onnx"):
-        for path in sorted((SHARED / kind).glob(f"*.{kind}")):
-            yield path.name, path
-    for package in PACKAGES:
-        found = importlib.util.find_spec(package)
-        if found is None or not found.submodule_search_locations:
-            print(f"{package}: not installed, so its models are left out")
-            continue
-        place = Path(next(iter(found.submodule_search_locations)))
-        for path in sorted([*place.rglob("*.tflite"), *place.rglob("*.onnx")]):
-            yield f"{package}-{'-'.join(path.relative_to(place).parts)}", path
+def models(shared: Path, packages: bool) -> Iterator[Path]:
+    """Files that a frontend may know, each content once."""
+    roots = [shared / "tflite", shared / "onnx", shared / "graphs", shared / "faults" / "graphs"]
+    if packages:
+        roots.append(Path(sysconfig.get_paths()["purelib"]))
+    seen = set()
+    for root in roots:
+        for path in sorted(root.rglob("*")):
+            if path.suffix not in (".tflite", ".onnx", ".json") or not path.is_file() or path.name == "KNOWN.json" or "cert" in path.name:
+                continue
+            if root == roots[-1] and packages and (path.suffix == ".json" or "test" in str(path.relative_to(root))):
+                continue
+            digest = hashlib.sha256(path.read_bytes()).digest()
+            if digest not in seen:
+                seen.add(digest)
+                yield path
 
 
-def plant(folder: Path) -> int:
-    """Fill the folder; how many models it holds."""
-    whole = list(models())
-    for name, path in whole:
-        shutil.copyfile(path, folder / name)
-    first = whole[0][1].read_bytes()
-    (folder / "cut.tflite").write_bytes(first[: len(first) // 2])
-    shutil.copyfile(ENDLESS, folder / "endless.onnx")
-    shutil.copyfile(whole[0][1], os.fsdecode(os.fsencode(folder) + b"/" + HOSTILE))
-    return len(whole) + 3
+def endless() -> bytes:
+    """A Loop without a number of trips whose body says: go on."""
+    from onnx import TensorProto, helper
+
+    def value(name: str, kind: int, shape: list[int]) -> object:
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    body = helper.make_graph(
+        [
+            helper.make_node("Constant", [], ["on"], value=helper.make_tensor("on", TensorProto.BOOL, [], [True])),
+            helper.make_node("Add", ["state", "state"], ["next"]),
+        ],
+        "body",
+        [value("i", TensorProto.INT64, []), value("before", TensorProto.BOOL, []), value("state", TensorProto.FLOAT, [4])],
+        [value("on", TensorProto.BOOL, []), value("next", TensorProto.FLOAT, [4])],
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["", "", "x"], ["y"], body=body)], "endless",
+        [value("x", TensorProto.FLOAT, [4])], [value("y", TensorProto.FLOAT, [4])],
+    )  # fmt: skip
+    made: bytes = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    return made
 
 
-def told(path: Path) -> dict[str, Any]:
-    """Of each row, what must not differ from run to run."""
-    rows = {}
-    for line in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        row = json.loads(line)
-        result = row["result"] or {}
-        runtime = result.get("runtime", {})
-        numbers = ("baseline_bytes", "baseline_predicted", "optimized_bytes", "predicted_bytes", "measured", "bitwise_identical")
-        rows[row["name"]] = (
-            row["exit_code"], re.sub(r"after [0-9.]+ s", "after some time", row["error"] or ""), result.get("realized_bound"),
-            result.get("realized_optimal"), *(runtime.get(name) for name in numbers),
-        )  # fmt: skip
-    return rows
+def plant(folder: Path, found: Iterable[Path]) -> None:
+    folder.mkdir(parents=True)
+    good = list(found)
+    for path in good:
+        shutil.copy(path, folder / f"{path.parent.name}-{path.name}")
+    largest = max(good, key=lambda p: p.stat().st_size)
+    (folder / f"cut{largest.suffix}").write_bytes(largest.read_bytes()[: largest.stat().st_size // 2])
+    program = next((p for p in good if p.suffix == ".json"), Path(__file__).parents[1] / "examples" / "branches.json")
+    (folder / HOSTILE).write_bytes(b" " + program.read_bytes())  # other bytes, or it would be the same model
+    (folder / ENDLESS).write_bytes(endless())
 
 
-def survey(folder: Path, out: Path, *options: str, stop_after: int | None = None) -> int:
-    """Run it; with ``stop_after`` it is sent SIGTERM once so many rows are written."""
-    begin = time.monotonic()
-    command = [*SURVEY, str(folder), "-o", str(out), "--quiet", *options]
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while stop_after is not None and child.poll() is None:
-        if out.exists() and out.read_bytes().count(b"\n") >= stop_after:
-            child.send_signal(signal.SIGTERM)
-            break
-        time.sleep(0.1)
-    code = child.wait()
-    rows = len(out.read_bytes().splitlines())
-    print(f"  {' '.join(options)}: exit {code}, {rows} rows, {time.monotonic() - begin:.0f} s", flush=True)
-    return code
+class Run:
+    """One way to the table, its files in a folder of its own."""
+
+    def __init__(self, models: Path, place: Path, options: list[str]) -> None:
+        self.models, self.place, self.options = models, place, options
+        place.mkdir()
+
+    def command(self, *more: str | Path) -> list[str]:
+        outputs = ["-o", str(self.place / "rows.jsonl"), "-o", str(self.place / "table.csv")]
+        return [sys.executable, "-m", "peakmem_cli", "survey", str(self.models), *outputs, *self.options, *map(str, more)]
+
+    def go(self, *more: str | Path) -> float:
+        """Run to the end; the seconds that it took."""
+        start = time.monotonic()
+        done = subprocess.run(self.command(*more), capture_output=True, text=True)
+        assert done.returncode in (0, 1, 2), done.stderr
+        assert "Traceback" not in done.stderr and "internal error" not in done.stderr + done.stdout, done.stderr
+        return time.monotonic() - start
+
+    def rows(self) -> list[bytes]:
+        path = self.place / "rows.jsonl"
+        return path.read_bytes().splitlines(keepends=True) if path.exists() else []
+
+    def table(self) -> list[str]:
+        """Lines of the table, the rows sorted: their order is that in which they were done."""
+        head, *rows = (self.place / "table.csv").read_text("utf-8").splitlines(keepends=True)
+        return [head, *sorted(rows)]
+
+    def killed_at(self, count: int) -> int:
+        """SIGTERM once so many rows are there; how many were there when it had ended."""
+        with subprocess.Popen(self.command(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            while process.poll() is None and len(self.rows()) < count:
+                time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)
+            _, said = process.communicate()
+        assert process.returncode == 128 + signal.SIGTERM, f"{process.returncode}: {said}"
+        return len(self.rows())
 
 
-def compare(name: str, first: dict[str, Any], second: dict[str, Any]) -> int:
-    different = [key for key in sorted({*first, *second}) if first.get(key) != second.get(key)]
-    print(f"{name}: {len(second)} rows, {len(different)} differ from the whole run", flush=True)
-    for key in different:
-        print(f"  {key!a}\n    {first.get(key)}\n    {second.get(key)}")
-    return len(different)
+@contextmanager
+def cluster() -> Iterator[str]:
+    """A Dask scheduler with two workers; yields its address."""
+    address = "tcp://127.0.0.1:8797"
+    with ExitStack() as stack:
+        for words in (
+            ["scheduler", "--host", "127.0.0.1", "--port", "8797", "--no-dashboard"],
+            ["worker", address, "--nworkers", "2", "--nthreads", "1", "--no-dashboard"],
+        ):
+            process = subprocess.Popen([sys.executable, "-m", "dask", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            stack.callback(process.wait)
+            stack.callback(process.terminate)
+        yield address
 
 
 def main() -> int:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--time-limit", default="60", metavar="SECONDS")
-    arguments.add_argument("--options", default="", help="further options of peakmem survey, as one word")
-    arguments.add_argument("--dask", action="store_true", help="also on two workers of a local Dask cluster")
-    given = arguments.parse_args()
-    options = ["--time-limit", given.time_limit, *given.options.split()]
-    with tempfile.TemporaryDirectory() as name:
-        place = Path(name)
-        folder = place / "models"
-        folder.mkdir()
-        count = plant(folder)
-        print(f"{count} models, three of them planted")
-        survey(folder, place / "whole.jsonl", *options)
-        whole = told(place / "whole.jsonl")
-        wrong = int(len(whole) != count)
-        survey(folder, place / "broken.jsonl", *options, stop_after=count // 2)
-        survey(folder, place / "broken.jsonl", *options, "--resume")
-        wrong += compare("ended by SIGTERM and resumed", whole, told(place / "broken.jsonl"))
-        for shard in "12":
-            survey(folder, place / f"shard{shard}.jsonl", *options, "--shard", f"{shard}/2")
-        merged = place / "merged.jsonl"
-        subprocess.run(
-            [sys.executable, "-m", "peakmem_cli", "merge", *(str(place / f"shard{n}.jsonl") for n in "12"), "-o", str(merged), "--quiet"],
-            stdout=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
-        wrong += compare("two shards merged", whole, told(merged))
-        if given.dask:
-            from distributed import LocalCluster
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument("--shared", type=Path, default=SHARED, metavar="DIR", help="shared data (%(default)s)")
+    parser.add_argument("--largest", type=int, default=1 << 30, metavar="BYTES", help="leave out larger files")
+    parser.add_argument("--only", action="append", metavar="PATTERN", help="file names; repeatable")
+    parser.add_argument("--packages", action="store_true", help="models of installed distributions, too")
+    parser.add_argument("--dask", action="store_true")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--time-limit", default="10")
+    parser.add_argument("--model-limit", default="20")
+    given = parser.parse_args()
+    if given.folder.exists():
+        sys.exit(f"{given.folder}: exists already")
+    place = given.folder / "models"
+    found = models(given.shared, given.packages)
+    patterns = given.only or ["*"]
+    chosen = [p for p in found if p.stat().st_size <= given.largest and any(fnmatch.fnmatch(p.name, o) for o in patterns)]
+    plant(place, chosen)
+    options = ["--time-limit", given.time_limit, "--model-limit", given.model_limit, "-j", str(given.jobs)]
+    ways: dict[str, Run] = {}
 
-            with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
-                backend = f"dask,scheduler_host={cluster.scheduler_address}"
-                survey(folder, place / "dask.jsonl", *options, "--backend", backend, "--jobs", "2")
-            wrong += compare("two workers of Dask", whole, told(place / "dask.jsonl"))
-    print("one table each time" if not wrong else f"{wrong} rows differ")
-    return int(bool(wrong))
+    ways["whole"] = whole = Run(place, given.folder / "whole", options)
+    took = whole.go()
+    print(f"whole: {len(whole.rows())} rows in {took:.0f} s", flush=True)
+
+    ways["killed"] = killed = Run(place, given.folder / "killed", options)
+    there = killed.killed_at(max(1, len(whole.rows()) // 3))
+    killed.go("--resume")
+    print(f"killed with {there} rows, resumed to {len(killed.rows())}", flush=True)
+
+    parts = [Run(place, given.folder / f"shard{k}", options) for k in (1, 2)]
+    for k, part in enumerate(parts, 1):
+        part.go("--shard", f"{k}/2")
+    ways["shared out"] = merged = Run(place, given.folder / "merged", options)
+    files = [str(part.place / "rows.jsonl") for part in parts]
+    outputs = ["-o", str(merged.place / "rows.jsonl"), "-o", str(merged.place / "table.csv")]
+    subprocess.run([sys.executable, "-m", "peakmem_cli", "merge", *files, *outputs], check=True, stdout=subprocess.DEVNULL)
+    print(f"shards of {' and '.join(str(len(p.rows())) for p in parts)} rows, merged to {len(merged.rows())}", flush=True)
+
+    if given.dask:
+        ways["dask"] = spread = Run(place, given.folder / "dask", options)
+        with cluster() as address:
+            spread.go("--backend", f"dask,scheduler_host={address}")
+        print(f"dask: {len(spread.rows())} rows", flush=True)
+
+    faults = [f"{name}: differs from the table in one run" for name, run in ways.items() if run.table() != whole.table()]
+    for name, run in ways.items():
+        for ours, theirs in zip(whole.table(), run.table()):
+            if ours != theirs:
+                print(f"{name}:\n  - {ours}  + {theirs}", end="", file=sys.stderr)
+    listed = {row["model"]: row for row in csv.DictReader(whole.table())}
+    files_there = len(list(place.iterdir()))
+    if len(listed) != files_there:
+        faults.append(f"{files_there} files, {len(listed)} rows")
+    for name in (ENDLESS, *(n for n in listed if n.startswith("cut."))):
+        if not listed[name]["error"]:
+            faults.append(f"{name}: no error")
+        print(f"{name}: {listed[name]['error']}")
+    print("\n".join(faults) if faults else f"{len(ways)} ways, the same table of {len(listed)} models")
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

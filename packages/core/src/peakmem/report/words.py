@@ -35,6 +35,11 @@ def change(before: int, after: int) -> str:
     return f"({percent(after - before, before, sign='+')})"
 
 
+def at_step(step: int, steps: int) -> str:
+    """A step among all: counted from 0, as JSON does, files number their operators, and names such as ``14:CONV_2D`` say."""
+    return f"step {step:,} of 0..{steps - 1:,}"
+
+
 def percent(part: int, whole: int, *, sign: str = "") -> str:
     """``43.3 %``; never 0.0 for what is not zero."""
     value = 100 * part / whole if whole else 0.0
