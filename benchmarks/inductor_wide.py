@@ -24,7 +24,7 @@ from typing import Any
 from resumable import collect, last_line
 
 HERE = Path(__file__).resolve().parent
-CALLS = 7
+CALLS = 3
 CONFIGURATIONS = (  # net, batch, training, runs
     ("DeepLabV3, ResNet trunk (1,1,1,2), 321", 8, False, True), ("DeepLabV3, ResNet-50, 321", 8, False, False),
     ("DeepLabV3, ResNet-50, 513", 2, False, False), ("ResNet-50, 224", 8, False, False), ("ResNet-18, 224", 8, False, True),
