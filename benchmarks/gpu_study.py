@@ -32,6 +32,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 CUDA = HERE.parent / "packages" / "inductor" / "tests" / "cuda"
 HISTORIES = 10
+BATCH = 64
+"""Of nets that take one: enough that requests do not all fit into the first segment of the cache."""
 MIB = 1 << 20
 
 
@@ -78,6 +80,7 @@ class Study:
     def __init__(self, time_limit: float) -> None:
         self.rows: list[dict[str, Any]] = []
         self.time_limit = time_limit
+        self.computes = False
 
     def backend(self, gm: Any, example_inputs: Any) -> Any:
         from peakmem_inductor import backend
@@ -104,9 +107,10 @@ class Study:
 
     def graph(self, loaded: Any, path: Any, original: Any, args: list[Any]) -> Any:
         from peakmem.model import PeakmemError
-        from peakmem_inductor.arguments import Again
-        from peakmem_inductor.devices import computes
+        from peakmem_inductor.arguments import Again, difference, written_inputs
+        from peakmem_inductor.devices import computes, random_state
         from peakmem_inductor.dispatch import Candidate, Options, compile_call, graph_name, order_candidate
+        from peakmem_inductor.effects import operator_effects
         from peakmem_inductor.record import record_profile
         from peakmem_inductor.simulation import simulate
 
@@ -120,35 +124,42 @@ class Study:
             return original(args)
         again = Again(wrapper.inputs, args)
         # What a step's graphs hand on is let go by them; parameters and the user's inputs are not.
-        again.set_aside(args, [n for n in wrapper.inputs if not re.match(r"(primals_|arg)\d", n)], ())
+        again.set_aside(args, [n for n in wrapper.inputs if not re.match(r"(primals_|arg)\d", n)], written_inputs(wrapper, operator_effects))
+        state = random_state()
         result = original(again.take())  # tunes kernels
         try:
             result, profile = record_profile(wrapper, candidate.namespace, again.take())
             row["profile"] = profile.to_json()
-            row["computes"] = computes(profile.device)
+            row["computes"] = self.computes = computes(profile.device)
             found = order_candidate(candidate, wrapper, profile, Options(time_limit=self.time_limit, pool="always"))
-            row.update(statements=len(found.graph.program), bound=found.bound, certified=found.certificate is not None, unpooled=found.unpooled)
+            row.update(order=list(found.order), statements=len(found.graph.program), bound=found.bound, certified=found.certificate is not None, unpooled=found.unpooled)
             ordered, its = found.ordered()
             programs = {"untouched": (wrapper, profile, original), "permuted": (ordered, its, compile_call(ordered, candidate.namespace, "permuted"))}
             if found.pooled is not None:
                 row["pool"] = {"bytes": found.pooled.size, "inside": found.pooled.inside, "outside": found.pooled.outside, "least": found.pooled.least}
                 programs["pool"] = (found.pooled.wrapper, found.pooled.profile, compile_call(found.pooled.wrapper, candidate.namespace, "pool"))
-            result = None
+            result, reference = None, {}
             gc.collect()
             for name, (text, record, call) in programs.items():
-                row[name] = {"predicted": simulate(text, record), "runs": [self.run(text, record, call, again, h) for h in range(HISTORIES + 1)]}
+                runs, seen = zip(*(self.run(text, record, call, again, state, h) for h in range(HISTORIES + 1)), strict=True)
+                row[name] = {"predicted": simulate(text, record), "runs": runs}
+                if row["computes"]:
+                    reference = seen[0] if name == "untouched" else reference
+                    row[name]["identical"] = not any(difference(reference, other) for other in seen)
         except Exception as error:
             row["error"] = f"{type(error).__name__}: {error}"
         return original(again.take()) if result is None else result
 
-    def run(self, wrapper: Any, profile: Any, call: Any, again: Any, history: int) -> dict[str, Any]:
-        """One run from an empty cache (0) or from one of the polluted ones."""
+    def run(self, wrapper: Any, profile: Any, call: Any, again: Any, state: Any, history: int) -> tuple[dict[str, Any], dict[str, bytes]]:
+        """One run from an empty cache (0) or from one of the polluted ones: its bytes, and digests of what it made."""
         import torch
         from peakmem_inductor.cuda.caching import CachingAllocator
         from peakmem_inductor.cuda.programs import replay_program, trace_of
+        from peakmem_inductor.devices import set_random_state
 
         torch.cuda.empty_cache()
         args = again.take()
+        set_random_state(state)
         torch.cuda.empty_cache()
         if history:
             pollute(history)
@@ -161,10 +172,11 @@ class Study:
         args.clear()
         result = call(del_args)
         measured = [peak - base for peak, base in zip(figures("peak"), entry)]
+        seen = again.seen(result) if self.computes else {}
         del result
         replayed = replay_program(trace, allocator, addresses)
         predicted = [getattr(replayed.peak, n) - base for n, base in zip(("requested", "allocated", "reserved"), entry)]
-        return {"predicted": predicted, "measured": measured, "ties": replayed.ties, "workspaces": trace.workspaces}
+        return {"predicted": predicted, "measured": measured, "ties": replayed.ties, "workspaces": trace.workspaces}, seen
 
 
 def figures(which: str) -> list[int]:
@@ -216,7 +228,7 @@ def configurations() -> list[dict[str, Any]]:
         (linear, True, True), (deep, False, False),
     ):  # fmt: skip
         for net in nets:
-            row = {"net": net, "training": training, "dynamic": dynamic, "batch": 2 if training else 1}
+            row = {"net": net, "training": training, "dynamic": dynamic, "batch": BATCH}
             if row not in rows:
                 rows.append(row)
     return rows
@@ -332,7 +344,11 @@ def data(out: Path, file: Path) -> None:
                 config = entry["config"]
                 name = f"{config['net']} {row['graph']}{' dynamic' if config['dynamic'] else ''}"
                 peaks = {p: row[p]["runs"][0]["measured"][0] for p in PROGRAMS if p in row}
-                found.append({"name": name, "torch": entry["torch"], "source": row["source"], "profile": row["profile"], "requested": peaks})
+                pool = {"bytes": row["pool"]["bytes"], "least": row["pool"]["least"]} if "pool" in row else None
+                found.append(
+                    {"name": name, "torch": entry["torch"], "source": row["source"], "profile": row["profile"], "order": row["order"],
+                     "pool": pool, "requested": peaks}
+                )  # fmt: skip
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(lzma.compress(json.dumps(found, sort_keys=True).encode(), preset=9 | lzma.PRESET_EXTREME))
     print(f"{len(found)} wrappers, {file.stat().st_size:,} bytes")
