@@ -58,20 +58,19 @@ def state_at_entry() -> tuple[Any, ...]:
     return tuple(found)
 
 
-def pollute(seed: int) -> None:
-    """Leave a cache that some other program would leave: blocks of many sizes, all free but a few small ones' neighbours."""
+def pollute(seed: int) -> list[Any]:
+    """Leave a cache that some other program would leave; the blocks of it that are still in use are returned."""
     import torch
 
     rng = random.Random(seed)
     held: list[Any] = []
-    for _ in range(40):
-        if held and rng.random() < 0.4:
+    for _ in range(rng.randint(2, 24)):
+        if held and rng.random() < 0.3:
             held.pop(rng.randrange(len(held)))
         size = int(rng.choice((1 << 12, 1 << 16, 1 << 19, MIB, 4 * MIB, 12 * MIB)) * rng.uniform(0.3, 3))
         held.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
     rng.shuffle(held)
-    while held:
-        held.pop()
+    return held[: len(held) // 4]
 
 
 class Study:
@@ -161,8 +160,7 @@ class Study:
         args = again.take()
         set_random_state(state)
         torch.cuda.empty_cache()
-        if history:
-            pollute(history)
+        others = pollute(history) if history else []
         trace = trace_of(wrapper, profile)
         addresses = {n: a.untyped_storage().data_ptr() for n, a in zip(wrapper.inputs, args) if isinstance(a, torch.Tensor)}
         allocator = CachingAllocator(state=state_at_entry())
@@ -173,7 +171,7 @@ class Study:
         result = call(del_args)
         measured = [peak - base for peak, base in zip(figures("peak"), entry)]
         seen = again.seen(result) if self.computes else {}
-        del result
+        del result, others
         replayed = replay_program(trace, allocator, addresses)
         predicted = [getattr(replayed.peak, n) - base for n, base in zip(("requested", "allocated", "reserved"), entry)]
         return {"predicted": predicted, "measured": measured, "ties": replayed.ties, "workspaces": trace.workspaces}, seen
