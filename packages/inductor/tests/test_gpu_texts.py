@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from peakmem_inductor.building import build_graph
 from peakmem_inductor.cuda.programs import trace_of
+from peakmem_inductor.effects import Effects, hidden_effects
 from peakmem_inductor.emitting import emit, realize
 from peakmem_inductor.model import InductorModel
 from peakmem_inductor.pooling import add_pool, remove_pool
@@ -17,7 +18,7 @@ from peakmem_inductor.profile import Profile
 from peakmem_inductor.simulation import simulate
 from peakmem_inductor.statictext import profile_from_text
 from peakmem_inductor.structure import compare_graphs
-from peakmem_inductor.wrapper import parse_wrapper
+from peakmem_inductor.wrapper import UnknownForm, parse_wrapper
 from texts import wrapper_of
 
 RECORDED = Path(__file__).with_name("data") / "gpu_wrappers.json.xz"
@@ -78,8 +79,8 @@ def test_statements_of_gpu_wrappers() -> None:
     assert [s.dependences for s in graph.program.statements] == [(), (), (), (0, 1, 2), (0, 3)]
     assert graph.prologue.count("raw_stream0 = get_raw_stream(0)") == 1
     assert "arg0_1 = copy_if_misaligned(arg0_1)" in graph.prologue
-    # 64 and 64 freed with saved; 64 + 64 and the workspace; then the convolution's result beside buf2.
-    assert simulate(wrapper, profile) == 64 + 128
+    # buf0, buf1 and the workspace, with `saved` gone.
+    assert simulate(wrapper, profile) == 64 + 64 + 96 - 64
     again = emit(graph, (1, 2, 0, 3, 4)).source
     rows = [r.strip() for r in again.splitlines()]
     assert rows.index("workspace_0.zero_()") < rows.index("triton_spl_fused_b.run(buf2, buf1, workspace_0, 16, stream=raw_stream0)")
@@ -91,6 +92,32 @@ def test_workspaces_lie_in_the_pool() -> None:
     assert pooled.sizes == {"empty_strided_cuda": 256 + 256 + 96}
     assert not pooled.outside
     assert "workspace_0 = alloc_from_pool(peakmem_pool_cuda, " in pooled.wrapper.source
+
+
+def test_copies_between_devices() -> None:
+    copied = """
+buf0 = empty_strided_cpu((4, 4), (4, 1), torch.float32)
+buf0.copy_(arg0_1, False)
+buf1 = empty_strided_cuda((4, 4), (4, 1), torch.float32)
+buf1.copy_(reinterpret_tensor(buf0, (4, 4), (4, 1), 0), False)
+del buf0
+return (buf1, )
+"""
+    graph = (lambda w: build_graph(w, profile_from_text(w)))(parse_wrapper(gpu_text(copied)))
+    assert [(s.op, s.dependences) for s in graph.program.statements] == [("copy_", ()), ("copy_", (0,))]
+    for other in ("buf0.copy_(arg0_1, True)", "buf0.copy_(arg0_1, arg0_1)", "buf0.copy_()", "buf0.zero_(arg0_1)", "buf0.copy_(arg0_1, non_blocking=False)"):
+        with pytest.raises(UnknownForm, match=r"line \d+: an unknown statement"):
+            parse_wrapper(gpu_text(copied.replace("buf0.copy_(arg0_1, False)", other)))
+
+
+def test_kernels_of_the_user_stand_still_and_run_once() -> None:
+    text = gpu_text().replace("def triton_poi_fused_a(in_ptr0", "def triton_mine(in_ptr0").replace("XBLOCK : tl.constexpr):", "XBLOCK : tl.constexpr):  # custom_kernel=True", 1)
+    wrapper = parse_wrapper(text)
+    profile = profile_from_text(wrapper)
+    graph = build_graph(wrapper, profile)
+    assert [s.effects for s in graph.program.statements][:2] == [("barrier",), ("barrier",)]
+    assert hidden_effects(wrapper, lambda name: Effects({})) == "triton_poi_fused_a.run"
+    assert "not known" in add_pool(wrapper, profile).outside["buf0"]
 
 
 def test_requests_in_their_order() -> None:

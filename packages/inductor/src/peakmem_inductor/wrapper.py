@@ -19,7 +19,8 @@ from peakmem_inductor.signatures import cpp_accesses, runs_once, triton_accesses
 ALLOCATION = re.compile(r"empty_strided(_\w+)?$")
 SYMBOL = re.compile(r"(?:s|u|zuf|ps|ks)\d+$")
 _VIEW = "reinterpret_tensor"
-_ZERO = "zero_"
+_METHODS: dict[str, tuple[Access | None, ...]] = {"zero_": ("w",), "copy_": ("w", "r", None)}
+"""What is called on a buffer as a method, and how it uses the buffer and its arguments."""
 _BEYOND_MODEL = re.compile(r"_c10d_functional|alloc_from_pool|resize_|\.set_\b")
 """Operators that change storages themselves, share one between buffers, or finish after they return."""
 
@@ -79,7 +80,7 @@ class _Reader:
         self.where = where
         self.local: set[str] = set()
         self.containers: set[str] = set()
-        self.kernels: dict[str, tuple[Access | None, ...]] = {_ZERO: ("w",)}
+        self.kernels: dict[str, tuple[Access | None, ...]] = dict(_METHODS)
         self.foreign: set[str] = set()
         self.once: dict[str, str] = {}
         self.functions: dict[str, ast.FunctionDef] = {}
@@ -295,9 +296,13 @@ class _Reader:
         if isinstance(value.func, ast.Call):
             return None
         whole, _, method = name.rpartition(".")
-        if method == _ZERO and whole in self.local and not value.args and not value.keywords:
+        if method in _METHODS and whole in self.local and not value.keywords and len(value.args) < len(_METHODS[method]):
+            blocking = all(isinstance(a, ast.Constant) and a.value is False for a in value.args[1:])
+            if not blocking or (method == "zero_") == bool(value.args):
+                return None
             assert isinstance(value.func, ast.Attribute)
-            return self.make("kernel", node, value, target=_ZERO, arguments=(("0", value.func.value),))
+            arguments = tuple((str(i), a) for i, a in enumerate((value.func.value, *value.args)))
+            return self.make("kernel", node, value, target=method, arguments=arguments)
         if name in ("torch.cuda.set_device", "torch.xpu.set_device"):
             return self.make("context", node, value)
         return self.computation(node, value, ())
