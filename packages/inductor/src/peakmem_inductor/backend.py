@@ -196,7 +196,10 @@ def _budget(options: Options, gm: Any, example_inputs: Sequence[Any], patches: M
 
     trains = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs)
     target = None if options.least else options.target_peak
-    if not trains:
+    if any(isinstance(x, torch.Tensor) and x.device.type != "cpu" for x in example_inputs):
+        choice = budgets.Choice(target, (), "whole steps are modelled on the CPU only")
+        warn(f"{'memory' if options.least else 'target_peak'}: {choice.reason}")
+    elif not trains:
         choice = budgets.Choice(target, (), "the graph is not trained, so nothing is saved for a backward")
     else:
         with _active(None):

@@ -348,6 +348,8 @@ class Dispatcher:
             return None
         if written_inputs(wrapper, self._effects) - written_inputs(first.wrapper, self._effects) and not again.aside:
             return None  # nothing that it writes could be brought back
+        if first.profile.device != "cpu":
+            candidate.call(again.take())  # tunes its kernels
         set_random_state(state)
         result, profile = record_profile(wrapper, candidate.namespace, again.take(), self._effects)
         differs = difference(reference, again.seen(result)) if computes(profile.device) else ""

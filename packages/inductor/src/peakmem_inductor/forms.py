@@ -89,7 +89,7 @@ class Wrapper:
     outputs : tuple of str
         Local names in the return expression.
     kernels : mapping of str to tuple of Access or None
-        For each kernel defined in the file the access of its arguments by position; None for a plain number.
+        For each kernel defined in the file, and for what is called on a tensor (``zero_``, ``copy_``), the access of its arguments by position; None for a plain number.
     once : mapping of str to str
         Kernels that must not run twice, and why.
     body_lines : tuple of (int, int)

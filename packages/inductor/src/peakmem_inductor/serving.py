@@ -43,6 +43,8 @@ def refusal(source: str, args: Sequence[Any]) -> str:
     chips = {str(a.device) for a in args if isinstance(a, torch.Tensor) and a.device.type == "cuda"}
     if len(chips) > 1:
         return f"the graph runs on several devices, {', '.join(sorted(chips))}"
+    if "cuda" in devices and not torch.cuda.is_available():
+        return "the graph runs on cuda, which torch cannot use here"
     if "cuda" in devices and torch.cuda.is_current_stream_capturing():
         return "it is being captured into a CUDA graph, whose memory is not the program's any more"
     if not re.search(r"^\s*def call\(", source, re.M):

@@ -19,6 +19,8 @@ from peakmem_inductor.signatures import cpp_accesses, runs_once, triton_accesses
 ALLOCATION = re.compile(r"empty_strided(_\w+)?$")
 SYMBOL = re.compile(r"(?:s|u|zuf|ps|ks)\d+$")
 _VIEW = "reinterpret_tensor"
+_METHODS: dict[str, tuple[Access | None, ...]] = {"zero_": ("w",), "copy_": ("w", "r", None)}
+"""What is called on a buffer as a method, and how it uses the buffer and its arguments."""
 _BEYOND_MODEL = re.compile(r"_c10d_functional|alloc_from_pool|resize_|\.set_\b")
 """Operators that change storages themselves, share one between buffers, or finish after they return."""
 
@@ -78,7 +80,8 @@ class _Reader:
         self.where = where
         self.local: set[str] = set()
         self.containers: set[str] = set()
-        self.kernels: dict[str, tuple[Access | None, ...]] = {}
+        self.kernels: dict[str, tuple[Access | None, ...]] = dict(_METHODS)
+        self.foreign: set[str] = set()
         self.once: dict[str, str] = {}
         self.functions: dict[str, ast.FunctionDef] = {}
         self.devices: set[str] = set()
@@ -210,7 +213,9 @@ class _Reader:
             access = triton_accesses(code)
         else:
             return
-        if access is not None:
+        if access is None:
+            self.foreign.add(target.id)
+        else:
             self.kernels[target.id] = access
             reason = runs_once(code)
             if reason:
@@ -290,6 +295,14 @@ class _Reader:
             return self.make("assert", node, value)
         if isinstance(value.func, ast.Call):
             return None
+        whole, _, method = name.rpartition(".")
+        if method in _METHODS and whole in self.local and not value.keywords and len(value.args) < len(_METHODS[method]):
+            blocking = all(isinstance(a, ast.Constant) and a.value is False for a in value.args[1:])
+            if not blocking or (method == "zero_") == bool(value.args):
+                return None
+            assert isinstance(value.func, ast.Attribute)
+            arguments = tuple((str(i), a) for i, a in enumerate((value.func.value, *value.args)))
+            return self.make("kernel", node, value, target=method, arguments=arguments)
         if name in ("torch.cuda.set_device", "torch.xpu.set_device"):
             return self.make("context", node, value)
         return self.computation(node, value, ())
@@ -391,7 +404,7 @@ class _Reader:
         if name in self.kernels:
             kind = "kernel"
             callee = name
-        elif head == "extern_kernels":
+        elif head == "extern_kernels" or (name in self.foreign and callee == f"{name}.run"):
             kind = "extern"
         elif callee.startswith(("torch.ops.", "aten.", "inductor_ops.", "_quantized.")):
             if _BEYOND_MODEL.search(callee):
