@@ -1,7 +1,8 @@
 """Gives traces to PyTorch's real allocator and writes down what it says after every event.
 
-Runs under the CUDA that owns no hardware (`stub`). ``python recorder.py random FIRST COUNT`` reads one process's settings from the
-environment and prints a line of JSON for each random trace; ``python recorder.py trace < EVENTS`` does so for traces given as JSON.
+Runs under the CUDA that owns no hardware (`stub`), with the settings of its environment. ``python recorder.py random FIRST COUNT``
+prints a line of JSON for each random trace with the figures after every event, ``digests`` in the place of ``random`` their digests;
+``python recorder.py trace`` does so for traces that it reads, one in a line.
 """
 
 from __future__ import annotations
@@ -78,12 +79,13 @@ def digest(rows: Iterable[tuple[int, ...]]) -> str:
 
 def main(arguments: list[str]) -> None:
     recorder = Recorder()
-    if arguments[0] == "random":
+    if arguments[0] in ("random", "digests"):
         for seed in range(int(arguments[1]), int(arguments[1]) + int(arguments[2])):
-            print(json.dumps([seed, recorder.run(random_trace(seed))]))
+            rows = recorder.run(random_trace(seed))
+            print(json.dumps([seed, rows if arguments[0] == "random" else digest(rows)]), flush=True)
     else:
         for line in sys.stdin:
-            print(json.dumps(recorder.run(Event(*row) for row in json.loads(line))))
+            print(json.dumps(recorder.run(Event(*row) for row in json.loads(line))), flush=True)
 
 
 if __name__ == "__main__":
