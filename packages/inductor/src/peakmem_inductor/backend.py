@@ -27,7 +27,7 @@ from peakmem_inductor.settings import config_of, parse_candidates
 
 _local = threading.local()
 _installed = threading.Lock()
-OPTIONS = ("candidates", "verify", "time_limit", "dump", "shapes", "max_extra_macs", "cap", "pure", "target_peak", "memory")
+OPTIONS = ("candidates", "verify", "time_limit", "dump", "shapes", "max_extra_macs", "cap", "pure", "target_peak", "memory", "pool")
 reached = False
 """Whether torch.compile ever gave the backend a graph."""
 atexit.register(say_no_graph)
@@ -67,6 +67,10 @@ def peakmem(
             for the fewest more multiply-accumulate operations; see `peakmem_inductor.budgets`.
         ``memory``
             ``"least"``: the same for the least peak, whatever it costs.
+        ``pool``
+            True: lay the buffers of each program at planned offsets in one allocation, made anew by every call; results and
+            what operators return stay outside, and may raise the peak beside it. ``"fits"``: only where that needs no more
+            memory than the untouched program. See `peakmem_inductor.pooling`.
         Anything else is an option of ``torch._inductor.config``.
     mode : str, optional
         A mode of Inductor, such as ``"max-autotune-no-cudagraphs"``.
@@ -155,6 +159,10 @@ def split_options(options: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
         if "target_peak" in values:
             raise UsageError("memory and target_peak: give one of them")
         values["least"] = True
+    if "pool" in ours:
+        if not (isinstance(ours["pool"], bool) or ours["pool"] == "fits"):
+            raise UsageError(f"pool: {ours['pool']!r} is none of True, False and 'fits'")
+        values["pool"] = "always" if ours["pool"] is True else ours["pool"] or ""
     if "cap" in ours:
         cap = ours["cap"]
         if isinstance(cap, bool) or not isinstance(cap, int) or cap < 1:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from peakmem.model import InputError
 
-from peakmem_inductor.forms import Access, Form, FormKind, Wrapper, dotted, lines_of, names_in
+from peakmem_inductor.forms import POOL_VIEW, Access, Form, FormKind, Wrapper, dotted, lines_of, names_in
 from peakmem_inductor.signatures import cpp_accesses, runs_once, triton_accesses
 
 ALLOCATION = re.compile(r"empty_strided(_\w+)?$")
@@ -357,6 +357,14 @@ class _Reader:
             if not isinstance(base, ast.Name):
                 return None
             return self.make("view", node, value, defines=(name,), target=base.id)
+        if callee == "copy_if_misaligned":
+            same = len(value.args) == 1 and isinstance(value.args[0], ast.Name) and value.args[0].id == name
+            return self.make("align", node, value, defines=(name,), target=name) if same else None
+        if callee == POOL_VIEW:
+            pool = value.args[0] if len(value.args) == 5 and not value.keywords else None
+            if not isinstance(pool, ast.Name):
+                return None
+            return self.make("view", node, value, defines=(name,), target=pool.id)
         if callee in ("get_raw_stream", "torch._C._cuda_getCurrentRawStream"):
             return self.make("context", node, value, defines=(name,))
         if isinstance(value.func, ast.Attribute) and isinstance(value.func.value, ast.Name):

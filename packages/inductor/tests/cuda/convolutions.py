@@ -1,81 +1,55 @@
-"""Convolutions that allocate what cuDNN's would and compute nothing, for the CUDA that owns no hardware.
+"""Convolutions that allocate their results and compute nothing, for a CUDA that owns no hardware.
 
-cuDNN cannot be replaced by functions that do nothing: its answers choose shapes and workspaces. `install` registers kernels for
-``aten::convolution`` and its backward instead; shapes, strides and types are those that PyTorch expects of cuDNN, by the calls that
-decide it while compiling. cuDNN's workspace is a choice of its heuristics: ``workspace`` states it in bytes, default none.
+`install` replaces the CUDA kernels of ``aten::convolution`` and ``aten::convolution_backward``, which would ask cuDNN. Results have
+the layout that torch expects of cuDNN, as it does while it compiles; workspaces of cuDNN, which its heuristics choose, are none.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-_installed: list[Any] = []
-_workspace: list[Callable[..., int]] = []
+_library: Any = None
 
 
-def _scratch(kind: str, *operands: Any) -> None:
-    """A workspace, allocated after the output and freed before the call returns, as cuDNN's is."""
-    size = _workspace[-1](kind, *operands) if _workspace else 0
-    if size:
-        torch.empty(size, dtype=torch.uint8, device=operands[0].device)
+def _layout(x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, extra: Any, groups: int) -> Any:
+    choice = torch._C._select_conv_backend(x, weight, None, stride, padding, dilation, transposed, extra, groups, bias)
+    return torch._C._conv_determine_backend_memory_format(x, weight, choice)
 
 
-def _format(x: Any, w: Any, bias_sizes: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int) -> Any:
-    backend = torch._C._select_conv_backend(x, w, None, stride, padding, dilation, transposed, output_padding, groups, bias_sizes)
-    return torch._C._conv_determine_backend_memory_format(x, w, backend)
-
-
-def _size(x: Any, w: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int) -> list[int]:
-    n = x.dim() - 2
-
-    def each(values: Any) -> list[int]:
-        return list(values) * n if len(values) == 1 else list(values)
-
-    s, p, d, o = each(stride), each(padding), each(dilation), each(output_padding or [0])
+def _forward(x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, extra: Any, groups: int) -> Any:
+    kept = _layout(x, weight, None if bias is None else list(bias.shape), stride, padding, dilation, transposed, extra, groups)
+    x, weight = x.contiguous(memory_format=kept), weight.contiguous(memory_format=kept)
+    axes = range(x.dim() - 2)
+    s, p, d, e = ([v[i if len(v) > 1 else 0] for i in axes] for v in (stride, padding, dilation, extra or [0]))
+    spans = [d[i] * (weight.shape[i + 2] - 1) + 1 for i in axes]
     if transposed:
-        sizes = [(x.shape[i + 2] - 1) * s[i] - 2 * p[i] + d[i] * (w.shape[i + 2] - 1) + o[i] + 1 for i in range(n)]
-        return [x.shape[0], w.shape[1] * groups, *sizes]
-    return [x.shape[0], w.shape[0], *((x.shape[i + 2] + 2 * p[i] - d[i] * (w.shape[i + 2] - 1) - 1) // s[i] + 1 for i in range(n))]
-
-
-def _forward(x: Any, w: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int) -> Any:
-    bias_sizes = None if bias is None else list(bias.shape)
-    layout = _format(x, w, bias_sizes, stride, padding, dilation, transposed, output_padding, groups)
-    x, w = x.contiguous(memory_format=layout), w.contiguous(memory_format=layout)  # cuDNN copies what has another format
-    size = _size(x, w, stride, padding, dilation, transposed, output_padding, groups)
-    y = torch.empty(size, dtype=x.dtype, device=x.device, memory_format=layout)
-    _scratch("forward", x, w)
-    return y
+        channels = weight.shape[1] * groups
+        size = [(x.shape[i + 2] - 1) * s[i] - 2 * p[i] + spans[i] + e[i] for i in axes]
+    else:
+        channels = weight.shape[0]
+        size = [(x.shape[i + 2] + 2 * p[i] - spans[i]) // s[i] + 1 for i in axes]
+    return torch.empty([x.shape[0], channels, *size], dtype=x.dtype, device=x.device, memory_format=kept)
 
 
 def _backward(
-    g: Any, x: Any, w: Any, bias_sizes: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int, mask: Any
-) -> Any:  # fmt: skip
-    layout = _format(x, w, bias_sizes, stride, padding, dilation, transposed, output_padding, groups)
-    g, x, w = (t.contiguous(memory_format=layout) for t in (g, x, w))
-    grad_x = grad_w = grad_bias = None
-    if mask[0]:
-        grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device, memory_format=layout)
-        _scratch("input", x, w, g)
-    if mask[1]:
-        grad_w = torch.empty(w.shape, dtype=w.dtype, device=w.device, memory_format=layout)
-        _scratch("weight", x, w, g)
-    if mask[2]:
-        grad_bias = g.sum([d for d in range(g.dim()) if d != 1])
-    return grad_x, grad_w, grad_bias
+    gradient: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, extra: Any, groups: int, wanted: Any
+) -> Any:
+    kept = _layout(x, weight, bias, stride, padding, dilation, transposed, extra, groups)
+    gradient, x, weight = (t.contiguous(memory_format=kept) for t in (gradient, x, weight))
+    made = [torch.empty(t.shape, dtype=t.dtype, device=t.device, memory_format=kept) if w else None for t, w in zip((x, weight), wanted)]
+    return (*made, gradient.sum([i for i in range(gradient.dim()) if i != 1]) if wanted[2] else None)
 
 
-def install(workspace: Callable[..., int] | None = None) -> None:
-    """Before the first convolution; ``workspace(kind, x, w[, g])`` gives bytes for "forward", "input" or "weight"."""
-    _workspace[:] = [workspace] if workspace else []
-    if not _installed:
-        library = torch.library.Library("aten", "IMPL")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            library.impl("convolution", _forward, "CUDA", allow_override=True)
-            library.impl("convolution_backward", _backward, "CUDA", allow_override=True)
-        _installed.append(library)
+def install() -> None:
+    """Replace the kernels, once in a process."""
+    global _library
+    if _library is not None:
+        return
+    _library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _library.impl("convolution", _forward, "CUDA", allow_override=True)
+        _library.impl("convolution_backward", _backward, "CUDA", allow_override=True)

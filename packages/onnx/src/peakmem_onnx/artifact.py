@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ from peakmem.model import InputError, Program
 from peakmem_onnx import protos
 from peakmem_onnx.build import Ordered, Whole, build_program, replay
 from peakmem_onnx.facts import Facts, element_type
+from peakmem_onnx.feeds import by_shape
 from peakmem_onnx.graph import Graph, read_graph
 from peakmem_onnx.orders import default_order, file_order
 from peakmem_onnx.parts import part_of
 from peakmem_onnx.planned import planned_size
-from peakmem_onnx.replaying import Places, recorded
+from peakmem_onnx.replaying import Places, job, recorded
 from peakmem_onnx.rewrite import permute
 from peakmem_onnx.ways import ARENA, PORTABLE, RECIPE, REPLAY, Way
 
@@ -158,7 +159,7 @@ class Artifact:
         if self.way is ARENA:
             more["chunk"] = self.predicted_bytes
         elif self.way is REPLAY:
-            more["replay"] = self.places.job()
+            more["replay"] = job(self.places, [group[0] for group in by_shape(self.origin.feeds)])
         return {**self.way.session, **more}
 
     @property
@@ -167,10 +168,15 @@ class Artifact:
         return self.way is PORTABLE and self.given and bool(self.origin.source)
 
     @cached_property
-    def places(self) -> Places:
-        """Where the requests of a run of this file go; recorded in a run with the first set of inputs."""
-        origin = self.origin
-        return recorded(self.serialized(), origin.feeds[0], {"level": "none", "threads": origin.threads, "external": origin.external})
+    def places(self) -> tuple[Places, ...]:
+        """Where the requests of a run of this file go, for every shape; recorded in a run with the first set of inputs of it."""
+        session = {"level": "none", "threads": self.origin.threads, "external": self.origin.external}
+        return recorded(self.serialized(), self.one_of_each, session)
+
+    @property
+    def one_of_each(self) -> list[dict[str, Any]]:
+        """The first set of inputs of every shape."""
+        return [self.origin.feeds[group[0]] for group in by_shape(self.origin.feeds)]
 
     @property
     def program(self) -> Program:
@@ -189,12 +195,21 @@ class Artifact:
 
     @cached_property
     def predicted_bytes(self) -> int:
-        """Peak of the quantity, replayed for the order executed."""
+        """Peak of the quantity over all shapes, replayed for the order executed."""
         if self.way is ARENA:
             return planned_size(self.graph, self.facts, self.executed(self.graph))
         if self.way is REPLAY:
-            return self.places.total
+            return max(one.bytes for one in self.places) + max(one.outputs for one in self.places)
         return self.bytes_under(self.way, self.executed)
+
+    @property
+    def predicted_by_shape(self) -> list[int]:
+        """`predicted_bytes` of runs of each shape alone; of an arena, the region that would do for it."""
+        if self.way is REPLAY:
+            return [one.total for one in self.places]
+        if self.way is ARENA:
+            return [planned_size(self.graph, replace(one, others=()), self.executed(self.graph)) for one in self.facts.shapes]
+        return [self.bytes_under(self.way, self.executed, one) for one in self.facts.shapes]
 
     @property
     def native_region(self) -> int:
@@ -206,10 +221,12 @@ class Artifact:
         """Bytes of all constants in the file."""
         return protos.weight_bytes(self.proto)
 
-    def bytes_under(self, way: Way, ordered: Ordered | None = None) -> int:
-        """Peak when this file is run in some way (or the levels in the orders that ``ordered`` gives)."""
+    def bytes_under(self, way: Way, ordered: Ordered | None = None, facts: Facts | None = None) -> int:
+        """Peak when this file is run in some way (or the levels in the orders that ``ordered`` gives), over all shapes or with certain
+        facts."""
         order = ordered or (lambda graph: way.order(graph, None))
-        return max(replay(self.graph, self.facts, order, reuse=way.reuse, sharing=way.sharing), default=0)
+        shapes = self.facts.shapes if facts is None else (facts,)
+        return max(max(replay(self.graph, one, order, reuse=way.reuse, sharing=way.sharing), default=0) for one in shapes)
 
     def serialized(self) -> bytes:
         """The file's bytes."""

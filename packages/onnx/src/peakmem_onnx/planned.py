@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from itertools import pairwise, product
 
 from peakmem_onnx.arena import UNIT, Arena, Event
 from peakmem_onnx.facts import Facts
@@ -82,16 +83,32 @@ def _fits(events: Sequence[Event], size: int) -> bool:
 
 
 def _runs(graph: Graph, facts: Facts, order: Sequence[int], count: int, *, reuse: bool = False) -> list[Event]:
-    """Loading, then runs during each of which the outputs of the run before are still held, as in ``y = session.run(...)``."""
-    once, closing = events_of(graph, facts, order, reuse=reuse)
+    """Loading, then runs during each of which the outputs of the run before are still held, as in ``y = session.run(...)``.
+
+    Of several shapes each follows itself and every other one.
+    """
+    runs = [events_of(graph, one, order, reuse=reuse) for one in facts.shapes]
     loaded = 1 + max((number for number, _ in facts.loading), default=-1)
-    many = 1 + max((number for number, _ in once), default=-1)
+    many = 1 + max((number for once, _ in runs for number, _ in once), default=-1)
     events = list(facts.loading)
-    for k in range(count):
+    closing: list[Event] = []
+    for k, shape in enumerate(turns(len(runs), count)):
         here, before = (loaded + many * (turn % 2) for turn in (k, k + 1))
-        events += [(here + number, size) for number, size in once]
-        events += [(before + number, size) for number, size in closing if k]
+        events += [(here + number, size) for number, size in runs[shape][0]]
+        events += [(before + number, size) for number, size in closing]
+        closing = runs[shape][1]
     return events
+
+
+def turns(shapes: int, count: int) -> list[int]:
+    """Which shape each run is of: every shape twice, ``count`` times, and then whatever has not followed another one yet."""
+    if shapes == 1:
+        return [0] * count
+    found = [shape for many in (2, count) for shape in range(shapes) for _ in range(many)]
+    for pair in product(range(shapes), repeat=2):
+        if pair not in pairwise(found):
+            found += pair if pair[0] != found[-1] else pair[1:]
+    return found
 
 
 def best_order(

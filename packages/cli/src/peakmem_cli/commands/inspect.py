@@ -20,10 +20,11 @@ def command(
     from peakmem.system.sizes import human
 
     from peakmem_cli import words
+    from peakmem_cli.files import load
     from peakmem_cli.screen import Screen
 
     screen = Screen(as_json=json, quiet=quiet)
-    source = peakmem.load(model, frontend=frontend, **options)
+    source = load(model, frontend, options)
     program = source.program
     line = timeline(program)
     with screen.progress(limit(time_limit)) as progress:

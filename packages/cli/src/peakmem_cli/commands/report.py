@@ -15,11 +15,11 @@ from peakmem_cli.common import (
     NoMeasure,
     Quiet,
     TimeLimit,
-    check_outputs,
     limit,
     measuring,
     named,
 )
+from peakmem_cli.files import check_outputs, load
 from peakmem_cli.pages import check_page, write_page
 from peakmem_cli.reruns import Cap, MaxExtraMacs, Reruns, TargetPeak, Threshold
 
@@ -81,12 +81,12 @@ def command(
     check_page(output)
     settings = named(options, time_limit, no_measure)
     measure = measuring(no_measure, frontend, options)
-    source = peakmem.load(model, frontend=frontend, **options)
+    source = load(model, frontend, options)
     found: Result | Recomputation | Pair
     if optimized is not None:
         from peakmem.report import compare
 
-        other = peakmem.load(optimized, frontend=source.frontend, **options)
+        other = load(optimized, source.frontend, options)
         with screen.progress(limit(time_limit)) as progress:
             found = compare(source, other, time_limit=limit(time_limit), measure=measure, progress=progress)
         line, check = found.answer, found.result.verification

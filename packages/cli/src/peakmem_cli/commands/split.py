@@ -17,12 +17,12 @@ from peakmem_cli.common import (
     NoMeasure,
     Quiet,
     TimeLimit,
-    check_outputs,
     limit,
     measuring,
     named,
     size,
 )
+from peakmem_cli.files import check_outputs, load
 from peakmem_cli.pages import Page, check_page, write_page
 from peakmem_cli.screen import Screen, shorten
 
@@ -124,7 +124,7 @@ def look(
     import peakmem
 
     measure = measuring(no_measure, frontend, options)
-    source = peakmem.load(model, frontend=frontend, **options)
+    source = load(model, frontend, options)
     with screen.progress(limit(time_limit)) as progress:
         found = peakmem.split(
             source, max_extra_macs=max_extra_macs, target_peak=target_peak, objective=objective, regions=wanted or None,

@@ -197,6 +197,11 @@ class Model(ABC):
         """Where it was read from; None for a model made in memory."""
 
     @property
+    def files(self) -> tuple[Path, ...]:
+        """What it was read from and still needs, which no output may replace: ``path``, and files with weights beside it."""
+        return () if self.path is None else (self.path,)
+
+    @property
     @abstractmethod
     def program(self) -> Program:
         """The program in the artifact's own order."""

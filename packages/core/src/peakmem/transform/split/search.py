@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby, product
 
 from peakmem.frontends.splitting import Axis, Region, Splittable
 from peakmem.model import InputError, Program, Refused
@@ -23,6 +24,18 @@ from peakmem.transform.split.layout import lay_out
 
 BANDS = (2, 3, 4, 5, 7, 10)
 """Numbers of bands that are estimated; small changes go beyond them."""
+
+KEPT_BANDS = (2, 3, 4, 6, 8)
+"""The same for regions whose halos are kept."""
+
+SHARES = (0.95, 0.85, 0.7, 0.55, 0.4)
+"""Where the unsplit program holds such a share of its peak, regions whose halos are kept are looked at."""
+
+FURTHER = 2
+"""Statements by which such a region may begin before that, or end behind it."""
+
+MOST_KEPT = 400
+"""Bands of statements of such a region."""
 
 MISSES = 2
 """Numbers of bands in a row that need no less than fewer do, after which no more are estimated for a region."""
@@ -131,7 +144,40 @@ def candidates(estimator: Estimator, peak: int, axes: Sequence[Axis], out: Calla
                     if misses == MISSES:
                         break
                 found += here
+    if "rows" in axes:
+        found += kept_candidates(estimator, peak, out)
     return found
+
+
+def kept_candidates(estimator: Estimator, peak: int, out: Callable[[], bool]) -> list[Candidate]:
+    """Regions of rows whose halos are kept: they cost few MACs at any length, so there are only those around what is large."""
+    found = []
+    for first, last in hot_spans(estimator, peak):
+        shape = estimator.region(first, last, "rows", kept=True)
+        if isinstance(shape, str) or shape.joined >= peak:
+            continue
+        for bands in KEPT_BANDS:
+            if out():
+                return found
+            one = shape.halos_kept(bands) if bands * (last - first + 1) <= MOST_KEPT else None
+            if one is not None and one.peak < peak:
+                found.append(one)
+    return found
+
+
+def hot_spans(estimator: Estimator, peak: int) -> list[tuple[int, int]]:
+    """First and last place of runs of statements with rows where much is held, and of those a little longer; in order."""
+    banded = [not isinstance(estimator.source.rule(v, "rows"), str) for v in estimator.order]
+    found: set[tuple[int, int]] = set()
+    for share in SHARES:
+        hot = [here and size > share * peak for here, size in zip(banded, estimator.live)]
+        for is_hot, run in groupby(range(len(hot)), key=hot.__getitem__):
+            places = list(run) if is_hot else []
+            for before, behind in product(range(FURTHER + 1), repeat=2) if places else ():
+                first, last = places[0] - before, places[-1] + behind
+                if 0 <= first and last < len(hot) and all(banded[first : last + 1]):
+                    found.add((first, last))
+    return sorted(found)
 
 
 def estimated_front(
@@ -166,7 +212,7 @@ def estimated_front(
         while k:
             ended = came[k]
             if ended is not None:
-                regions.append(Region(ended.first, ended.last, ended.bands, ended.axis))
+                regions.append(Region(ended.first, ended.last, ended.bands, ended.axis, ended.kept))
             k = k - 1 if ended is None else ended.first
         total = best[n]
         assert total is not None
@@ -331,12 +377,14 @@ def glance(source: Splittable, order: tuple[int, ...], peak: int, most: int, wor
 
 
 def neighbours(regions: tuple[Region, ...], length: int) -> Iterator[tuple[Region, ...]]:
-    """The regions with one of them changed: bands, ends, or gone; ends move a neighbour's along where they meet."""
+    """The regions with one of them changed: bands, halos kept or not, ends, or gone; ends move a neighbour's along where they meet."""
     for k, region in enumerate(regions):
         rest = (*regions[:k], *regions[k + 1 :])
         for more in (1, -1, 2, -2, 3):
             if region.bands + more >= 2:
                 yield (*rest, replace(region, bands=region.bands + more))
+        if region.axis == "rows":
+            yield (*rest, replace(region, kept=not region.kept))
         for first, last in ((-1, 0), (1, 0), (0, 1), (0, -1)):
             moved = replace(region, first=region.first + first, last=region.last + last)
             if 0 <= moved.first <= moved.last < length:
