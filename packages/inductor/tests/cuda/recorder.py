@@ -38,13 +38,14 @@ class Recorder:
         fraction = os.environ.get("PEAKMEM_FRACTION")
         if fraction:
             torch.cuda.set_per_process_memory_fraction(float(fraction))
-        self.clear()
+        if not self.clear():
+            raise SystemExit("the allocator is not empty at the beginning")
 
-    def clear(self) -> None:
+    def clear(self) -> bool:
+        """Empty the allocator; False where it keeps a range of addresses, for which there was no memory when it was made."""
         self.stub.peakmem_stub_hold_events(0)
         torch.cuda.empty_cache()
-        if figures() != (0, 0, 0, 0) or self.stub.peakmem_stub_restart():
-            raise SystemExit("the allocator is not empty between traces")
+        return figures() == (0, 0, 0, 0) and not self.stub.peakmem_stub_restart()
 
     def run(self, events: Iterable[Event]) -> list[tuple[int, int, int, int]]:
         """Figures after each event; a request that ran out of memory changes what was cached and nothing else."""
@@ -67,8 +68,6 @@ class Recorder:
             else:
                 self.stub.peakmem_stub_hold_events(event.kind == "hold")
             rows.append(figures())
-        alive.clear()
-        self.clear()
         return rows
 
 
@@ -80,12 +79,17 @@ def digest(rows: Iterable[tuple[int, ...]]) -> str:
 def main(arguments: list[str]) -> None:
     recorder = Recorder()
     if arguments[0] in ("random", "digests"):
-        for seed in range(int(arguments[1]), int(arguments[1]) + int(arguments[2])):
+        first, count = int(arguments[1]), int(arguments[2])
+        for seed in range(first, first + count):
             rows = recorder.run(random_trace(seed))
             print(json.dumps([seed, rows if arguments[0] == "random" else digest(rows)]), flush=True)
+            if not recorder.clear() and seed + 1 < first + count:  # another process goes on
+                os.execv(sys.executable, [sys.executable, __file__, arguments[0], str(seed + 1), str(first + count - seed - 1)])
     else:
         for line in sys.stdin:
             print(json.dumps(recorder.run(Event(*row) for row in json.loads(line))), flush=True)
+            if not recorder.clear():
+                raise SystemExit("the allocator is not empty after a trace")
 
 
 if __name__ == "__main__":

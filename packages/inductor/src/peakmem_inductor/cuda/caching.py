@@ -356,6 +356,11 @@ class CachingAllocator:
         block.pending = 0
         self._release_to_pool(block)
 
+    def waits(self, address: int) -> bool:
+        """Whether what is freed at ``address`` waits for other streams."""
+        block = self._live.get(address)
+        return block is not None and bool(block.pending)
+
     def record_stream(self, address: int, stream: int) -> None:
         """What is allocated at ``address`` is used on another stream."""
         block = self._live.get(address)

@@ -1,7 +1,7 @@
 """Reads pickles that hold plain data, and nothing that a pickle can do beside holding it.
 
-A pickle is a little program; Python's own reader lets it import and call. This one knows the instructions that build dictionaries,
-lists, tuples, texts, numbers, booleans and None, and refuses every other. The memory it takes is bound by the size of the file.
+A pickle is a little program; Python's own reader lets it import and call. This one knows the instructions that build dictionaries
+by text, lists, tuples, texts, numbers, booleans and None, and refuses every other. The memory it takes is bound by the size of the file.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickletools
 from collections.abc import Callable
 from struct import Struct
+from struct import error as StructError
 from typing import Any
 
 from peakmem.model import InputError
@@ -39,7 +40,7 @@ def read_pickle(data: bytes, where: str) -> Any:
         return _read(data)
     except _Bad as error:
         raise InputError(f"{where}: {error}") from None
-    except (IndexError, KeyError, UnicodeDecodeError, ValueError, OverflowError):
+    except (IndexError, KeyError, StructError, ValueError, OverflowError):
         raise InputError(f"{where}: is a damaged pickle (it ends early or refers to what it does not hold)") from None
     except TypeError:
         raise InputError(f"{where}: is a damaged pickle (it puts a value where none can be)") from None
@@ -70,6 +71,10 @@ def _read(data: bytes) -> Any:
         if count > LONGEST_NUMBER:
             raise _Bad(f"holds a whole number of {count} bytes, which no memory snapshot does")
         stack.append(int.from_bytes(take(count), "little", signed=True))
+
+    def gather(make: Callable[[list[Any]], Any]) -> None:
+        made = make(since_mark())  # before the stack below is looked at
+        stack.append(made)
 
     def since_mark() -> list[Any]:
         nonlocal stack
@@ -110,6 +115,8 @@ def _read(data: bytes) -> Any:
         if type(target) is not dict or len(items) % 2:
             raise TypeError
         for k in range(0, len(items), 2):
+            if type(items[k]) is not str:  # another key could be anything, nested as deep as hashing breaks
+                raise TypeError
             target[items[k]] = items[k + 1]
 
     def set_items() -> None:
@@ -120,28 +127,41 @@ def _read(data: bytes) -> Any:
         items = [stack.pop(), stack.pop()][::-1]
         fill(stack[-1], items)
 
-    def dictionary() -> None:
-        items = since_mark()
+    def dictionary(items: list[Any]) -> dict[Any, Any]:
         made: dict[Any, Any] = {}
         fill(made, items)
-        stack.append(made)
+        return made
 
     does: dict[int, Callable[[], Any]] = {
         0x80: lambda: take(1), 0x95: lambda: take(8),  # PROTO, FRAME
         ord("("): mark, ord("}"): lambda: stack.append({}), ord("]"): lambda: stack.append([]), ord(")"): lambda: stack.append(()),
-        ord("d"): dictionary, ord("l"): lambda: stack.append(since_mark()), ord("t"): lambda: stack.append(tuple(since_mark())),
+        ord("d"): lambda: gather(dictionary), ord("l"): lambda: gather(list), ord("t"): lambda: gather(tuple),
         0x85: lambda: pack(1), 0x86: lambda: pack(2), 0x87: lambda: pack(3),
         ord("a"): append, ord("e"): extend, ord("s"): set_item, ord("u"): set_items,
         ord("N"): lambda: stack.append(None), 0x88: lambda: stack.append(True), 0x89: lambda: stack.append(False),
-        ord("J"): lambda: stack.append(length(_INT)), ord("K"): lambda: stack.append(take(1)[0]), ord("M"): lambda: stack.append(length(_U16)),
+        ord("J"): lambda: stack.append(length(_INT)), ord("M"): lambda: stack.append(length(_U16)),
         0x8A: lambda: whole(take(1)[0]), 0x8B: lambda: whole(length(_U32)), ord("G"): lambda: stack.append(_FLOAT.unpack(take(8))[0]),
         0x8C: lambda: text(None), ord("X"): lambda: text(_U32), 0x8D: lambda: text(_U64),
-        0x94: lambda: put(len(memo)), ord("q"): lambda: put(take(1)[0]), ord("r"): lambda: put(length(_U32)),
-        ord("h"): lambda: stack.append(memo[take(1)[0]]), ord("j"): lambda: stack.append(memo[length(_U32)]),
+        ord("q"): lambda: put(take(1)[0]), ord("r"): lambda: put(length(_U32)),
     }  # fmt: skip
     while True:
         code = data[at]
         at += 1
+        if code == 0x94:  # these four are most of a snapshot, and stand here for time alone
+            memo[len(memo)] = stack[-1]
+            continue
+        if code == 0x68:
+            stack.append(memo[data[at]])
+            at += 1
+            continue
+        if code == 0x6A:
+            stack.append(memo[_U32.unpack_from(data, at)[0]])
+            at += 4
+            continue
+        if code == 0x4B:
+            stack.append(data[at])
+            at += 1
+            continue
         if code == 0x2E:  # STOP
             break
         action = does.get(code)
