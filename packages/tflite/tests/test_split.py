@@ -63,7 +63,7 @@ def test_random_regions_of_random_nets_keep_every_bit(tiny, tflm, tmp_path, seed
     n = len(model.program)
     for _ in range(20):
         first = rng.randrange(n)
-        region = Region(first, min(n - 1, first + rng.randint(0, 4)), rng.randint(2, 12), rng.choice(("rows", "rows", "channels")))
+        region = Region(first, min(n - 1, first + rng.randint(0, 4)), rng.randint(2, 12), rng.choice(("rows", "rows", "channels")), kept=rng.random() < 0.4)
         try:
             made = in_bands(model, region)
         except Refused:

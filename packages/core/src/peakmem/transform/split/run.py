@@ -24,7 +24,7 @@ Objective = Literal["peak", "arena"]
 DEFAULT_MACS = "10%"
 """What a split may cost where nothing else is said."""
 
-EFFORT = 6_000_000
+EFFORT = 3_000_000
 """Units of work (`peakmem.ordering.meter`) for the order and the bound of a split program that is realized."""
 
 REALIZED = 3
