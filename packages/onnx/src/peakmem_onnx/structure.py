@@ -48,7 +48,7 @@ def structure(first: Artifact, second: Artifact) -> Structure:
         note = ""
     else:
         first, second, note = comparable(first, second)
-        left, right = first.proto, second.proto
+        left, right = first.declared, second.declared
     difference = _interface(left, right)
     if difference:
         return Structure(difference=difference)
