@@ -18,9 +18,11 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1] / "check" / "tests")]  # for `tex
 
 @pytest.fixture(scope="session", autouse=True)
 def one_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Kernels compile in this process, into a folder of this session unless one is given."""
+    """Kernels compile in this process, into a folder of this session unless one is given; its workers share it."""
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "inductor"
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from peakmem.frontends.splitting import Region, Rows
 from peakmem.model import Refused, UsageError
 from peakmem.transform.split import lay_out, split
-from peakmem_onnx.splitbands import PaddedWindow
+from peakmem_onnx.splitmaps import PaddedWindow
 from peakmem_onnx.splitwrite import judge
 
 from .conftest import SHARED, model, needs_runtime, value, weight

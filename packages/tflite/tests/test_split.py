@@ -390,9 +390,9 @@ def test_after_ctrl_c_in_the_search_the_rest_is_short(tiny, monkeypatch):
     def stopped(self):
         return replace(search(self), stopped=True)
 
-    def noted(model, *, time_limit, progress):
+    def noted(model, *, time_limit, effort=None, progress=None):
         limits.append(time_limit)
-        return certify(model, time_limit=time_limit, progress=progress)
+        return certify(model, time_limit=time_limit, effort=effort, progress=progress)
 
     monkeypatch.setattr(run.Search, "run", stopped)
     monkeypatch.setattr(run, "certify", noted)

@@ -74,6 +74,7 @@ void* reserve(uint64_t size) {
 
 std::map<uint64_t, uint64_t> segments;  // of cudaMalloc
 std::map<uint64_t, uint64_t> pages;     // of cuMemCreate, by handle
+int ranges = 0;                         // of cuMemAddressReserve
 
 // The driver's functions that the allocator looks up by name.
 
@@ -85,10 +86,12 @@ CUresult address_reserve(CUdeviceptr* at, size_t size, size_t, CUdeviceptr, unsi
   std::lock_guard<std::recursive_mutex> guard(lock_);
   void* const got = reserve(size);
   *at = reinterpret_cast<CUdeviceptr>(got);
+  ranges += got != nullptr;
   return got ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 CUresult address_free(CUdeviceptr at, size_t size) {
   munmap(reinterpret_cast<void*>(at), size);
+  --ranges;
   return CUDA_SUCCESS;
 }
 CUresult create(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp*, unsigned long long) {
@@ -141,7 +144,7 @@ void peakmem_stub_hold_events(int on) { held = on != 0; }
 
 // For tests: addresses begin anew. Only where nothing is reserved.
 int peakmem_stub_restart() {
-  if (!segments.empty() || !pages.empty()) return 1;
+  if (!segments.empty() || !pages.empty() || ranges) return 1;
   low = LOWEST, high = HIGHEST, count = 0;
   filled.clear();
   return 0;
@@ -247,6 +250,10 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   p->sharedMemPerMultiprocessor = 233472;
   p->sharedMemPerBlockOptin = 232448;
   p->l2CacheSize = 52428800;
+  p->maxGridSize[0] = 2147483647;
+  p->maxGridSize[1] = p->maxGridSize[2] = 65535;
+  p->maxThreadsDim[0] = p->maxThreadsDim[1] = 1024;
+  p->maxThreadsDim[2] = 64;
   return cudaSuccess;
 }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* a, const void*) {

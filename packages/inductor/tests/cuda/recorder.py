@@ -1,7 +1,8 @@
 """Gives traces to PyTorch's real allocator and writes down what it says after every event.
 
-Runs under the CUDA that owns no hardware (`stub`). ``python recorder.py random FIRST COUNT`` reads one process's settings from the
-environment and prints a line of JSON for each random trace; ``python recorder.py trace < EVENTS`` does so for traces given as JSON.
+Runs under the CUDA that owns no hardware (`stub`), with the settings of its environment. ``python recorder.py random FIRST COUNT``
+prints a line of JSON for each random trace with the figures after every event, ``digests`` in the place of ``random`` their digests;
+``python recorder.py trace`` does so for traces that it reads, one in a line.
 """
 
 from __future__ import annotations
@@ -37,13 +38,14 @@ class Recorder:
         fraction = os.environ.get("PEAKMEM_FRACTION")
         if fraction:
             torch.cuda.set_per_process_memory_fraction(float(fraction))
-        self.clear()
+        if not self.clear():
+            raise SystemExit("the allocator is not empty at the beginning")
 
-    def clear(self) -> None:
+    def clear(self) -> bool:
+        """Empty the allocator; False where it keeps a range of addresses, for which there was no memory when it was made."""
         self.stub.peakmem_stub_hold_events(0)
         torch.cuda.empty_cache()
-        if figures() != (0, 0, 0, 0) or self.stub.peakmem_stub_restart():
-            raise SystemExit("the allocator is not empty between traces")
+        return figures() == (0, 0, 0, 0) and not self.stub.peakmem_stub_restart()
 
     def run(self, events: Iterable[Event]) -> list[tuple[int, int, int, int]]:
         """Figures after each event; a request that ran out of memory changes what was cached and nothing else."""
@@ -66,8 +68,6 @@ class Recorder:
             else:
                 self.stub.peakmem_stub_hold_events(event.kind == "hold")
             rows.append(figures())
-        alive.clear()
-        self.clear()
         return rows
 
 
@@ -78,12 +78,18 @@ def digest(rows: Iterable[tuple[int, ...]]) -> str:
 
 def main(arguments: list[str]) -> None:
     recorder = Recorder()
-    if arguments[0] == "random":
-        for seed in range(int(arguments[1]), int(arguments[1]) + int(arguments[2])):
-            print(json.dumps([seed, recorder.run(random_trace(seed))]))
+    if arguments[0] in ("random", "digests"):
+        first, count = int(arguments[1]), int(arguments[2])
+        for seed in range(first, first + count):
+            rows = recorder.run(random_trace(seed))
+            print(json.dumps([seed, rows if arguments[0] == "random" else digest(rows)]), flush=True)
+            if not recorder.clear() and seed + 1 < first + count:  # another process goes on
+                os.execv(sys.executable, [sys.executable, __file__, arguments[0], str(seed + 1), str(first + count - seed - 1)])
     else:
         for line in sys.stdin:
-            print(json.dumps(recorder.run(Event(*row) for row in json.loads(line))))
+            print(json.dumps(recorder.run(Event(*row) for row in json.loads(line))), flush=True)
+            if not recorder.clear():
+                raise SystemExit("the allocator is not empty after a trace")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from peakmem.system.files import write_atomically
 from peakmem_onnx import protos
 from peakmem_onnx.artifact import Artifact
 from peakmem_onnx.facts import Facts
+from peakmem_onnx.feeds import shape_texts
 from peakmem_onnx.graph import Graph, read_graph
 from peakmem_onnx.orders import default_order, file_order
 from peakmem_onnx.planned import best_order
@@ -70,7 +71,9 @@ class OnnxModel(Artifact, Model):
         notes = []
         if changed:
             notes.append("Shape and Size operators were moved up in " + ", ".join(changed) + ", as ONNX Runtime does")
-        if self.way is ARENA and len(ordering.orders.get("", ())) == len(self.graph.nodes):
+        if self.way is ARENA and self.has_bodies:
+            notes.append("the order is that of the least live peak; the region is as large as recorded runs of all sets of inputs need")
+        elif self.way is ARENA and len(ordering.orders.get("", ())) == len(self.graph.nodes):
             orders[""], size = best_order(self.graph, self.facts, [orders[""], file_order(self.graph)])
             notes.append(
                 f"{size:,} bytes are the smallest region found for which nothing else is taken from the system, by a local search "
@@ -95,7 +98,7 @@ class OnnxModel(Artifact, Model):
 
     def _smallest_region(self, order: tuple[int, ...]) -> tuple[int, ...]:
         """Of the orders with the same peaks, the one found for which a planned arena is smallest; the file may run in one."""
-        if any(node.bodies for node in self.graph.nodes):
+        if self.has_bodies:
             return order
 
         def peaks(one: Sequence[int]) -> tuple[int, int]:
@@ -167,6 +170,21 @@ class OnnxModel(Artifact, Model):
         new = replace(self, proto=proto, facts=facts, given=False, numbering=numbering, written=[], regions=[], levelled={})
         return replace(new, sha256="sha256:" + hashlib.sha256(new.serialized()).hexdigest())
 
+    @property
+    def weights(self) -> tuple[Path, ...]:
+        """Files with external data of the model that the user gave.
+
+        A split has its weights inside, but those of the file it was made from are the user's all the same.
+        """
+        if not self.origin.external:
+            return ()
+        given = protos.import_onnx().load_model_from_string(self.origin.source) if self.origin.source else self.proto
+        return tuple(Path(self.origin.external, name) for name in protos.external_files(given))
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return (*super().files, *self.weights)
+
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the model; one with external data only into the folder where that data lies.
 
@@ -174,13 +192,9 @@ class OnnxModel(Artifact, Model):
         """
         path = Path(path)
         files = protos.external_files(self.proto)
-        if self.origin.external:
-            # A split has its weights inside, but those of the file it was made from are the user's all the same.
-            given = protos.import_onnx().load_model_from_string(self.origin.source) if self.origin.source else self.proto
-            for name in protos.external_files(given):
-                weights = Path(self.origin.external, name)
-                if path.resolve() == weights.resolve() or (path.exists() and weights.exists() and path.samefile(weights)):
-                    raise UsageError(f"{path}: holds weights of the input, which peakmem never changes; name another output")
+        for weights in self.weights:
+            if path.resolve() == weights.resolve() or (path.exists() and weights.exists() and path.samefile(weights)):
+                raise UsageError(f"{path}: holds weights of the input, which peakmem never changes; name another output")
         if files and path.parent.resolve() != Path(self.origin.external):
             raise UsageError(
                 f"{path}: the weights stay in {files[0]} and must lie beside the model; write it into {self.origin.external}"
@@ -252,6 +266,8 @@ class OnnxModel(Artifact, Model):
 
         if self.way is not RECIPE:
             raise Refused(f"{self.way.name} is not split yet; a session with the recipe's options is (--deploy python, --executor ort)")
+        if self.facts.others:
+            raise Refused("a file for several shapes is not split; give one set of inputs")
         return bands_of(self)
 
     def apply_split(self, split: Split) -> OnnxModel:
@@ -275,7 +291,7 @@ class OnnxModel(Artifact, Model):
             own = self.written[-1:] or ([self.path] if self.path and not self.origin.source else [])
             path = str(own[0]) if own else "model.opt.onnx"
         if self.way is REPLAY:
-            return native_snippet(path, threads=self.origin.threads, deployed=self.places)
+            return native_snippet(path, threads=self.origin.threads, deployed=self.places, shapes=shape_texts(self.one_of_each))
         way, size = (ARENA, self.regions[-1]) if self.regions else (self.way, self.predicted_bytes)
         if way is ARENA and self.origin.language == "c":
             return native_snippet(path, threads=self.origin.threads, deployed=self.native_region)

@@ -212,7 +212,8 @@ class CachingAllocator:
     total : int or None
         Bytes of the device that this process can have; None: never runs out.
     addresses : callable
-        Where the device puts the next segment of so many bytes.
+        Where the device puts the next segment of so many bytes; it matters with ``by_address``, and where a range that grows has
+        grown full.
     state : iterable of SegmentState
         What is there at entry; see `state`.
     by_address : bool
@@ -354,6 +355,11 @@ class CachingAllocator:
             self._awaited.remove(block)
         block.pending = 0
         self._release_to_pool(block)
+
+    def waits(self, address: int) -> bool:
+        """Whether what is freed at ``address`` waits for other streams."""
+        block = self._live.get(address)
+        return block is not None and bool(block.pending)
 
     def record_stream(self, address: int, stream: int) -> None:
         """What is allocated at ``address`` is used on another stream."""
@@ -664,6 +670,8 @@ class CachingAllocator:
                 room += part.size
                 part = part.next  # type: ignore[assignment]
             if room >= size:
+                if pool.unmapped[0][2].grown is not pool.unmapped[-1][2].grown:
+                    self._note_order_of_ranges(pool, stream)
                 return block
         page = self._page(pool.small)
         device = self.total if self.total is not None else 1 << 46
@@ -674,6 +682,12 @@ class CachingAllocator:
         block.mapped = False
         pool.add_unmapped(block)
         return block
+
+    def _note_order_of_ranges(self, pool: _Pool, stream: int) -> None:
+        """Of several ranges of one stream the lowest grows, and where the device puts them is assumed."""
+        ranges = {row[2].grown.base for row in pool.unmapped if row[0] == stream and row[2].grown is not None}
+        if len(ranges) > 1 and not self._placed.isdisjoint(ranges):
+            self.ties += 1
 
     def _map(self, block: _Block, size: int) -> bool:
         grown = block.grown
