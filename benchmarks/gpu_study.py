@@ -184,6 +184,20 @@ def figures(which: str) -> list[int]:
     return [int(stats[f"{name}_bytes"]["all"][which]) for name in ("requested", "allocated", "reserved")]
 
 
+class _Nothing:
+    def run(self, *args: Any, **kwargs: Any) -> None:
+        """A launch that a device without hardware would accept and not do."""
+
+
+def without_hardware() -> None:
+    """Where no kernel runs, none needs to be compiled: what is allocated is up to the program around them."""
+    import convolutions
+    from torch._inductor.async_compile import AsyncCompile
+
+    convolutions.install()
+    AsyncCompile.triton = lambda self, *args, **kwargs: _Nothing()  # type: ignore[method-assign]
+
+
 def child(config: dict[str, Any], target: Path, time_limit: float, convolutions: str) -> None:
     sys.path[:0] = [str(HERE), convolutions or str(CUDA)]
     import torch
@@ -192,9 +206,7 @@ def child(config: dict[str, Any], target: Path, time_limit: float, convolutions:
 
     functorch_config.enable_autograd_cache = False  # a hit would skip the generation that is studied
     if os.environ.get("LD_PRELOAD", "").endswith("stub.so"):
-        import convolutions as without_hardware
-
-        without_hardware.install()
+        without_hardware()
     study = Study(time_limit)
     net, args = build(config["net"], training=config["training"], batch=config["batch"])
     net, args = net.cuda(), tuple(a.cuda() for a in args)
@@ -295,7 +307,7 @@ def table(out: Path) -> str:
     versions = ", ".join(sorted({e["torch"] for e in entries if "torch" in e}))
     say("# Inductor on a GPU: predicted and reached\n")
     computed = sum(bool(r.get("computes")) for r in served)
-    what = "on a GPU" if computed == len(served) else "with torch's own caching allocator on a CUDA without hardware, where no kernel runs"
+    what = "on a GPU" if computed == len(served) else "with torch's own caching allocator on a CUDA without hardware, where no kernel is compiled or run"
     say(f"Made by `benchmarks/gpu_study.py` with torch {versions} {what}; bytes above entry of the call.\n")
     say(f"- {len(entries)} configurations, {sum('failed' in e for e in entries)} of which did not run; {len(rows)} graphs.")
     say(f"- {len(served)} of {len(rows)} graphs ({100 * len(served) / max(1, len(rows)):.1f} %) are permuted; {sum('pool' in r for r in served)} have a static pool.")

@@ -110,6 +110,28 @@ return (buf1, )
             parse_wrapper(gpu_text(copied.replace("buf0.copy_(arg0_1, False)", other)))
 
 
+def test_a_guard_comes_back_after_a_part_on_the_cpu_and_another_does_not() -> None:
+    parts = """
+with torch.cuda._DeviceGuard(0):
+    buf0 = empty_strided_cuda((4, 4), (4, 1), torch.float32)
+    triton_poi_fused_a.run(arg0_1, buf0, 16, stream=0)
+buf1 = empty_strided_cpu((4, 4), (4, 1), torch.float32)
+buf1.copy_(buf0, False)
+del buf0
+with torch.cuda._DeviceGuard(0):
+    buf2 = empty_strided_cuda((4, 4), (4, 1), torch.float32)
+    buf2.copy_(buf1, False)
+    del buf1
+return (buf2, )
+"""
+    wrapper = parse_wrapper(gpu_text(parts))
+    graph = build_graph(wrapper, profile_from_text(wrapper))
+    assert [s.dependences for s in graph.program.statements] == [(), (0,), (1,)]
+    assert emit(graph, (0, 1, 2)).source.count("with torch.cuda._DeviceGuard(0):") == 1
+    with pytest.raises(UnknownForm, match="an unknown with block"):
+        parse_wrapper(gpu_text(parts.replace("_DeviceGuard(0):\n    buf2", "_DeviceGuard(1):\n    buf2")))
+
+
 def test_kernels_of_the_user_stand_still_and_run_once() -> None:
     text = gpu_text().replace("def triton_poi_fused_a(in_ptr0", "def triton_mine(in_ptr0").replace("XBLOCK : tl.constexpr):", "XBLOCK : tl.constexpr):  # custom_kernel=True", 1)
     wrapper = parse_wrapper(text)

@@ -59,7 +59,7 @@ def test_buffers_lie_in_one_block_of_the_planned_size() -> None:
     assert "buf2 = reinterpret_tensor(buf0, (2, 8), (8, 1), 0); del buf0  # reuse" in pooled.wrapper.source
     # What the text says is what the profile says.
     again = profile_from_text(pooled.wrapper)
-    assert {n: x for n, x in again.names.items()} == dict(pooled.profile.names)
+    assert dict(again.names) == dict(pooled.profile.names)
 
 
 def test_without_its_pool_it_is_the_program_that_it_was() -> None:
@@ -239,7 +239,7 @@ def test_fits_leaves_out_a_pool_that_needs_more(torch: Any) -> None:
 def test_a_bad_option_is_one_sentence(torch: Any, value: Any) -> None:
     from peakmem_inductor.backend import split_options
 
-    with pytest.raises(UsageError, match="pool: .* is none of True, False and 'fits'"):
+    with pytest.raises(UsageError, match=r"pool: .* is none of True, False and 'fits'"):
         split_options({"pool": value})
     assert dataclasses.asdict(split_options({"pool": True})[0])["pool"] == "always"
 

@@ -97,7 +97,7 @@ class Wrapper:
     indent : str
         Indentation of that body.
     context : str
-        The line of a device guard around the body, or empty; it and what it holds were unwrapped.
+        The line of a device guard around the body or parts of it, or empty; it and what it holds were unwrapped.
     devices : tuple of str
         Devices that allocations of the wrapper name (``cpu``, ``cuda``), sorted.
     call : ast.FunctionDef

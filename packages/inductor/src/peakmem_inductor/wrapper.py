@@ -143,9 +143,10 @@ class _Reader:
         while body:
             node = body.pop(0)
             if isinstance(node, ast.With):
-                if context or not _is_device_guard(node):
+                guard = self.lines[node.lineno - 1].strip()
+                if context not in ("", guard) or not _is_device_guard(node):  # another device
                     raise self.fail(node, "an unknown with block")
-                context = self.lines[node.lineno - 1].strip()
+                context = guard
                 body = [*node.body, *body]
                 continue
             if isinstance(node, ast.Return):
