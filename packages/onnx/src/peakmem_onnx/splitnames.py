@@ -162,11 +162,14 @@ class Maker:
             return self._resize(node, a, what, y)
         if node.op == "ConvTranspose":
             return self._transposed(node, a, what, y)
-        if node.op in (*APART, "InstanceNormalization"):
+        along = a.get("axis", -1) % 4 if node.op in OVER_CHANNELS and self.known.opset >= 13 else 0
+        if node.op in (*APART, "InstanceNormalization") or along == ROWS:
             rows = [self.names(_without(what), "of all rows", r) for r in range(y[ROWS])]
             return self._entered(node, [Section(tuple(self.names(row, s.rows) for row in rows), s.channels) for s in self.of(node.inputs[0])])
-        if node.op in OVER_CHANNELS and self.known.opset >= 13 and a.get("axis", -1) % 4 in (1, 3):
+        if along == 1:
             return self._alike(node, what, range(y[ROWS]), y)
+        if along:
+            return self._apart(self.of(node.inputs[0]), (what,), [[("row", r)] for r in range(y[ROWS])])
         if node.op in ("DepthToSpace", "SpaceToDepth"):
             size = a.get("blocksize", 0)
             up = node.op == "DepthToSpace"

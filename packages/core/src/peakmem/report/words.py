@@ -192,8 +192,9 @@ def split(found: Splitting) -> str:
         source += ", outputs bitwise identical"
     known = proof(after, made.realized_bound, certified=made.certificate is not None)
     spent = cost(found.split.extra_macs, found.macs)
+    asked = f"{check.headline}; " if check is not None and check.headline else ""
     return (
-        f"{quantity} {human(before)} -> {human(after)} {change(before, after)} for {spent}, {beside_unsplit(found, after)}; "
+        f"{asked}{quantity} {human(before)} -> {human(after)} {change(before, after)} for {spent}, {beside_unsplit(found, after)}; "
         f"{known} for this split; {source}"
     )
 
