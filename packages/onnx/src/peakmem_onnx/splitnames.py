@@ -9,8 +9,8 @@ names are equal things; both files must be named by one `Names`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
 from math import floor
@@ -133,13 +133,16 @@ class Maker:
         The cells of a value of four dimensions.
     whole : callable
         The name of all of a value or constant.
+    lists : dict
+        Entries of constants that were read.
     """
 
     names: Names
     known: Known
-    runtime: Any
+    runtime: Container[str]
     of: Callable[[str], Cells]
     whole: Callable[[str], str]
+    lists: dict[tuple[str, int], list[int]] = field(default_factory=dict)
 
     def make(self, node: Node, what: str, y: tuple[int, ...]) -> Cells | None:
         """The cells of its result, of shape ``y``; None where it is not known to work row by row or channel by channel."""
@@ -278,6 +281,11 @@ class Maker:
 
     def _listed(self, name: str, count: int) -> list[int]:
         """Names of the entries that an operand holds for each channel."""
+        if (name, count) not in self.lists:
+            self.lists[name, count] = self._read(name, count)
+        return self.lists[name, count]
+
+    def _read(self, name: str, count: int) -> list[int]:
         array = self.known.array(name)
         if array is None:
             return [self.names("entry", self.whole(name), c, count) for c in range(count)]
