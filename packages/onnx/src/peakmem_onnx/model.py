@@ -247,9 +247,13 @@ class OnnxModel(Artifact, Model):
 
     def verify(self, other: Model, *, progress: Progress | None = None) -> Verification:
         """Run both in the model's way; see `peakmem_onnx.measure.verify`."""
+        from peakmem_onnx.latency import told
         from peakmem_onnx.measure import verify
+        from peakmem_onnx.splitcheck import in_bands
 
-        return verify(self, self.same_kind(other), progress=progress)
+        other = self.same_kind(other)
+        found = verify(self, other, progress=progress)
+        return told(self, other, found, progress=progress) if in_bands(self, other) else found
 
     def observe(self, *, progress: Progress | None = None) -> tuple[str, dict[str, Any], tuple[str, ...]]:
         """The memory of processes that run this file with the user's own settings; see `peakmem_onnx.process`."""
