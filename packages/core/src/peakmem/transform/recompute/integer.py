@@ -111,7 +111,7 @@ class Scaled:
 def solve_integer(model: Retention, *, budget: int | None, time_limit: float) -> Answer:
     """Least MACs, or the best found and a proven bound; where nothing costs MACs, few reruns.
 
-    CP-SAT is tried for `EFFORT`, then HiGHS; the better solution and the better bound of the two are returned.
+    CP-SAT is tried for `EFFORT`, then HiGHS if scipy is installed; the better solution and the better bound of the two are returned.
     """
     deadline = time.monotonic() + time_limit
     scaled = Scaled(model, budget)
@@ -121,6 +121,8 @@ def solve_integer(model: Retention, *, budget: int | None, time_limit: float) ->
     if first is not None and first.exact:
         return first
     second = solve_highs(scaled, time_limit=deadline - time.monotonic())
+    if second is None:
+        return first if first is not None else scaled.answer(None, 0, "none")
     if first is None or second.exact:
         return second
     assert first.bound is not None and second.bound is not None
@@ -168,11 +170,18 @@ def solve_cpsat(scaled: Scaled, *, time_limit: float, effort: float = EFFORT) ->
     return scaled.answer(values, max(0, solver.response_proto.inner_objective_lower_bound), "cp-sat")
 
 
-def solve_highs(scaled: Scaled, *, time_limit: float) -> Answer:
-    """By branch and cut, in floating point: a caller checks solutions by simulation, and bounds are rounded."""
+def solve_highs(scaled: Scaled, *, time_limit: float) -> Answer | None:
+    """By branch and cut, in floating point: a caller checks solutions by simulation, and bounds are rounded.
+
+    None where scipy is not installed (the extra ``recompute``).
+    """
     import numpy as np
-    from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import csr_matrix
+
+    try:
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import csr_matrix
+    except ImportError:
+        return None
 
     size = len(scaled.objective)
     if not size:
