@@ -11,7 +11,8 @@ import nox
 
 nox.options.sessions = ["lint", "check", "core", "cli", "tflite", "onnx", "inductor"]
 nox.options.reuse_existing_virtualenvs = True
-nox.options.error_on_missing_interpreters = True
+# Only sessions outside the default name an interpreter; one that is not here is skipped, and nox says so.
+nox.options.error_on_missing_interpreters = False
 
 ROOT = Path(__file__).parent
 PLUGIN = "./tests/plugin"
@@ -70,7 +71,7 @@ def check(session: nox.Session) -> None:
 @nox.session
 def core(session: nox.Session) -> None:
     """The core: no frontend, no runtime; both checkers on what it proves. With the compiled kernel, which tests hold to the Python."""
-    session.install(*map(local, (*CORE, "native")), *TESTING)
+    session.install(local("check"), local("core", "recompute"), local("native"), *TESTING)
     test(session, "packages/core/tests", "packages/native/tests", "packages/check/tests/test_c_checker.py")
 
 
@@ -109,6 +110,13 @@ def inductor(session: nox.Session) -> None:
     need(session, "inductor")
     session.install(TORCH, *map(local, CORE), local("inductor", "torch"), local("cli"), PLUGIN, *TESTING)
     test(session, "packages/inductor/tests", *CONTRACT)
+
+
+@nox.session(python=["3.12", "3.13"])
+def newer(session: nox.Session) -> None:
+    """The core and the command line on later versions of Python."""
+    session.install(*map(local, CORE), local("native"), local("cli"), PLUGIN, "joblib", "jsonschema", "pyarrow", *TESTING)
+    test(session, "packages/check/tests", "packages/core/tests", "packages/native/tests", "packages/cli/tests", "tests")
 
 
 @nox.session

@@ -1,6 +1,6 @@
 """What the first steps of training need under peakmem, against Inductor.
 
-    python benchmarks/first_call.py [--nets mlp_branches,unet] [--markdown docs/tables/first-call.md]
+    python benchmarks/first_call.py [--nets mlp_branches,unet] [--rows rows.jsonl] [--markdown docs/tables/first-call.md]
 
 Two fresh processes a net, one under each backend, one thread. The counting allocator sees the whole of each step, forward
 and backward, with the compilation inside the first one; the peak of the process is the kernel's (``VmHWM``). peakmem
@@ -18,6 +18,8 @@ import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
+
+from resumable import collect, last_line
 
 HERE = Path(__file__).resolve().parent
 NETS = (
@@ -74,13 +76,6 @@ def child(net_name: str, backend: str, steps: int) -> dict[str, Any]:
     return {"peaks": peaks, "process": process_peak(), "states": states, "solver": "ortools.graph.python.max_flow" in sys.modules}
 
 
-def run(net: str, backend: str, environment: dict[str, str], timeout: float) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--child", backend, "--nets", net]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=timeout, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 def table(rows: list[tuple[str, dict[str, Any], dict[str, Any]]], failed: list[str]) -> str:
     worst = max((b["peaks"][0] / a["peaks"][0] for _, a, b in rows), default=0.0)
     lines = [
@@ -116,6 +111,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--nets", default=",".join(NETS))
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one process")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="append each row there, and go on from those that stand there")
     parser.add_argument("--markdown", type=Path, help="write the table there too")
     parser.add_argument("--child", choices=("inductor", "peakmem"))
     given = parser.parse_args()
@@ -126,16 +122,13 @@ def main() -> int:
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     # Only compiled kernels are shared: with whole graphs from a cache the second process would compile nothing, and need less.
     environment |= {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
-    rows, failed = [], []
-    for net in given.nets.split(","):
-        try:
-            rows.append((net, run(net, "inductor", environment, given.timeout), run(net, "peakmem", environment, given.timeout)))
-        except (subprocess.SubprocessError, ValueError, IndexError) as error:
-            last = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1:]
-            print(f"{net}: {type(error).__name__} {' '.join(last)}", file=sys.stderr)
-            failed.append(net)
-            continue
-        print(net, *rows[-1][1:], file=sys.stderr, flush=True)
+
+    def both(net: str) -> list[dict[str, Any]]:
+        command = [sys.executable, __file__, "--nets", net, "--child"]
+        return [last_line([*command, backend], environment, given.timeout) for backend in ("inductor", "peakmem")]
+
+    found, failed = collect(given.nets.split(","), both, given.rows)
+    rows = [(net, a, b) for net, (a, b) in found]
     text = table(rows, failed)
     print(text)
     if given.markdown:

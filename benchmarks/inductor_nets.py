@@ -106,27 +106,25 @@ class RandWire(nn.Module):
 
 
 class UNet(nn.Module):
-    """Three levels, two convolutions each, transposed convolutions up."""
+    """A level for each width, two convolutions each, transposed convolutions up."""
 
     def __init__(self, widths: tuple[int, ...] = (16, 32, 64)) -> None:
         super().__init__()
-        a, b, c = widths
-        self.d1 = nn.Sequential(ConvBN(3, a), ConvBN(a, a))
-        self.d2 = nn.Sequential(ConvBN(a, b), ConvBN(b, b))
-        self.mid = nn.Sequential(ConvBN(b, c), ConvBN(c, c))
-        self.up2 = nn.ConvTranspose2d(c, b, 2, 2)
-        self.u2 = nn.Sequential(ConvBN(2 * b, b), ConvBN(b, b))
-        self.up1 = nn.ConvTranspose2d(b, a, 2, 2)
-        self.u1 = nn.Sequential(ConvBN(2 * a, a), ConvBN(a, a))
-        self.out = nn.Conv2d(a, 2, 1)
+        pairs = list(zip((3, *widths), widths))
+        self.down = nn.ModuleList(nn.Sequential(ConvBN(a, b), ConvBN(b, b)) for a, b in pairs)
+        self.up = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, 2) for a, b in reversed(pairs[1:]))
+        self.after = nn.ModuleList(nn.Sequential(ConvBN(2 * a, a), ConvBN(a, a)) for a, _ in reversed(pairs[1:]))
+        self.out = nn.Conv2d(widths[0], 2, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        one = self.d1(x)
-        two = self.d2(F.max_pool2d(one, 2))
-        mid = self.mid(F.max_pool2d(two, 2))
-        two = self.u2(torch.cat([self.up2(mid), two], 1))
-        one = self.u1(torch.cat([self.up1(two), one], 1))
-        return self.out(one)
+        kept: list[Tensor] = []
+        for level in self.down:
+            x = level(F.max_pool2d(x, 2) if kept else x)
+            kept.append(x)
+        kept.pop()
+        for up, after in zip(self.up, self.after):
+            x = after(torch.cat([up(x), kept.pop()], 1))
+        return self.out(x)
 
 
 class Basic(nn.Module):
@@ -241,12 +239,14 @@ class DenseNet(nn.Module):
 
 
 class Inception(nn.Module):
-    def __init__(self, cin: int) -> None:
+    """Widths: of 1x1; of 3x3, reduced and out; of 5x5 (as torchvision's, 3x3), reduced and out; after pooling."""
+
+    def __init__(self, cin: int, one: int = 16, three: tuple[int, int] = (12, 24), five: tuple[int, int] = (4, 8), pool: int = 8) -> None:
         super().__init__()
-        self.one = ConvBN(cin, 16, 1)
-        self.three = nn.Sequential(ConvBN(cin, 12, 1), ConvBN(12, 24, 3))
-        self.five = nn.Sequential(ConvBN(cin, 4, 1), ConvBN(4, 8, 3))
-        self.pool = ConvBN(cin, 8, 1)
+        self.one = ConvBN(cin, one, 1)
+        self.three = nn.Sequential(ConvBN(cin, three[0], 1), ConvBN(*three, 3))
+        self.five = nn.Sequential(ConvBN(cin, five[0], 1), ConvBN(*five, 3))
+        self.pool = ConvBN(cin, pool, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([self.one(x), self.three(x), self.five(x), self.pool(F.max_pool2d(x, 3, 1, 1))], 1)
@@ -354,10 +354,12 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """A transformer layer: pre- or post-norm, GELU feed-forward, optional dropout and cross-attention."""
 
-    def __init__(self, width: int, *, causal: bool = False, pre: bool = True, plain: bool = False, drop: float = 0.0, cross: bool = False) -> None:
+    def __init__(
+        self, width: int, *, heads: int = 4, causal: bool = False, pre: bool = True, plain: bool = False, drop: float = 0.0, cross: bool = False
+    ) -> None:
         super().__init__()
-        self.att = Attention(width, causal=causal, plain=plain)
-        self.cross = Attention(width, plain=plain) if cross else None
+        self.att = Attention(width, heads, causal=causal, plain=plain)
+        self.cross = Attention(width, heads, plain=plain) if cross else None
         self.n1, self.n2, self.n3 = nn.LayerNorm(width), nn.LayerNorm(width), nn.LayerNorm(width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.pre, self.drop = pre, nn.Dropout(drop)
@@ -375,9 +377,11 @@ class Block(nn.Module):
 class Encoder(nn.Module):
     """Tokens in, logits out: BERT (post-norm), GPT-2 (pre-norm, causal), ALBERT (one layer shared)."""
 
-    def __init__(self, layers: int = 2, width: int = 64, vocabulary: int = 200, shared: bool = False, **more: Any) -> None:
+    def __init__(
+        self, layers: int = 2, width: int = 64, vocabulary: int = 200, shared: bool = False, length: int = 128, **more: Any
+    ) -> None:
         super().__init__()
-        self.word, self.position = nn.Embedding(vocabulary, width), nn.Embedding(128, width)
+        self.word, self.position = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
         self.norm = nn.LayerNorm(width)
         made = [Block(width, **more) for _ in range(1 if shared else layers)]
         self.layers, self.repeat = nn.ModuleList(made), layers if shared else 1
@@ -389,6 +393,41 @@ class Encoder(nn.Module):
             for layer in self.layers:
                 x = layer(x)
         return self.head(x)
+
+
+class Gpt2Layer(nn.Module):
+    """As transformers writes it: one product for queries, keys and values, GELU by tanh."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.n1, self.n2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.o = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.heads = heads
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, t, c = x.shape
+        q, k, v = (y.view(n, t, self.heads, c // self.heads).transpose(1, 2) for y in self.qkv(self.n1(x)).split(c, 2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.o(y.transpose(1, 2).reshape(n, t, c))
+        return x + self.down(F.gelu(self.up(self.n2(x)), approximate="tanh"))
+
+
+class Gpt2(nn.Module):
+    """A language model that gives the loss of the next token, the head tied to the embedding."""
+
+    def __init__(self, layers: int = 2, width: int = 64, heads: int = 4, vocabulary: int = 200, length: int = 128) -> None:
+        super().__init__()
+        self.word, self.position = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.layers = nn.ModuleList(Gpt2Layer(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.word(ids) + self.position(torch.arange(ids.shape[1], device=ids.device))
+        for layer in self.layers:
+            x = layer(x)
+        logits = F.linear(self.norm(x), self.word.weight)
+        return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
 
 
 class T5(nn.Module):
@@ -415,12 +454,12 @@ class T5(nn.Module):
 
 
 class ViT(nn.Module):
-    def __init__(self, width: int = 64, size: int = 32, patch: int = 8, layers: int = 2) -> None:
+    def __init__(self, width: int = 64, size: int = 32, patch: int = 8, layers: int = 2, heads: int = 4) -> None:
         super().__init__()
         self.patch = nn.Conv2d(3, width, patch, patch)
         self.cls = nn.Parameter(torch.zeros(1, 1, width))
         self.position = nn.Parameter(torch.zeros(1, (size // patch) ** 2 + 1, width))
-        self.layers = nn.ModuleList(Block(width) for _ in range(layers))
+        self.layers = nn.ModuleList(Block(width, heads=heads) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 10)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -548,14 +587,160 @@ def _mobile(v3: bool) -> tuple[nn.Module, int]:
     return nn.Sequential(*layers), 40
 
 
-def _deeplab(layers: tuple[int, ...]) -> nn.Module:
-    trunk, width = bottlenecks(layers, 8, dilate=True)
-    return DeepLab(trunk, width)
+def _deeplab(layers: tuple[int, ...], width: int = 8, mid: int = 32) -> nn.Module:
+    trunk, out = bottlenecks(layers, width, dilate=True)
+    return DeepLab(trunk, out, mid=mid)
 
 
 def _resnet18() -> nn.Module:
     plan = [(16, 16, 1), (16, 16, 1), (16, 32, 2), (32, 32, 1), (32, 64, 2), (64, 64, 1)]
     return Pooled(nn.Sequential(ConvBN(3, 16, 3, 2), *(Basic(*p) for p in plan)), 64)
+
+
+# -- at the widths that people use ---------------------------------------------------------------------------
+
+
+class DenseLayers(nn.Module):
+    """A dense block with bottlenecks, then a transition that halves."""
+
+    def __init__(self, cin: int, count: int, growth: int = 32, last: bool = False) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(
+                nn.BatchNorm2d(w), nn.ReLU(), nn.Conv2d(w, 4 * growth, 1, bias=False),
+                nn.BatchNorm2d(4 * growth), nn.ReLU(), nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False),
+            ) for w in range(cin, cin + count * growth, growth)
+        )  # fmt: skip
+        out = cin + count * growth
+        halve: list[nn.Module] = [] if last else [nn.Conv2d(out, out // 2, 1, bias=False), nn.AvgPool2d(2)]
+        self.end = nn.Sequential(nn.BatchNorm2d(out), nn.ReLU(), *halve)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = [x]
+        for layer in self.layers:
+            parts.append(layer(torch.cat(parts, 1)))
+        return self.end(torch.cat(parts, 1))
+
+
+class Separable(nn.Module):
+    """ReLU, depthwise, pointwise, BatchNorm, once or twice: the convolutions of searched cells."""
+
+    def __init__(self, width: int, s: int, d: int = 1, times: int = 2) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*(
+            nn.Sequential(
+                nn.ReLU(), nn.Conv2d(width, width, 3, s if i == 0 else 1, d, d, width, bias=False), nn.Conv2d(width, width, 1, bias=False),
+                nn.BatchNorm2d(width),
+            ) for i in range(times)
+        ))  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x)
+
+
+class Cell(nn.Module):
+    """A cell of DARTS, second order: four nodes of two operators each, concatenated."""
+
+    NORMAL = (("sep", 0), ("sep", 1), ("sep", 0), ("sep", 1), ("sep", 1), ("skip", 0), ("skip", 0), ("dil", 2))
+    REDUCE = (("max", 0), ("max", 1), ("skip", 2), ("max", 1), ("max", 0), ("skip", 2), ("skip", 2), ("max", 1))
+
+    def __init__(self, before: int, cin: int, width: int, reduce: bool, reduced: bool) -> None:
+        super().__init__()
+        self.plan = self.REDUCE if reduce else self.NORMAL
+        self.a = nn.Sequential(nn.ReLU(), nn.Conv2d(before, width, 1, 2 if reduced else 1, bias=False), nn.BatchNorm2d(width))
+        self.b = nn.Sequential(nn.ReLU(), nn.Conv2d(cin, width, 1, bias=False), nn.BatchNorm2d(width))
+        made: list[nn.Module] = []
+        for kind, source in self.plan:
+            s = 2 if reduce and source < 2 else 1
+            if kind == "skip":
+                halved = nn.Sequential(nn.ReLU(), nn.Conv2d(width, width, 1, 2, bias=False), nn.BatchNorm2d(width))
+                made.append(halved if s == 2 else nn.Identity())
+            elif kind == "max":
+                made.append(nn.MaxPool2d(3, s, 1))
+            else:
+                made.append(Separable(width, s) if kind == "sep" else Separable(width, s, 2, 1))
+        self.operators = nn.ModuleList(made)
+
+    def forward(self, before: Tensor, x: Tensor) -> Tensor:
+        states = [self.a(before), self.b(x)]
+        for i in range(0, len(self.plan), 2):
+            (_, p), (_, q) = self.plan[i : i + 2]
+            states.append(self.operators[i](states[p]) + self.operators[i + 1](states[q]))
+        return torch.cat(states[2:], 1)
+
+
+class Darts(nn.Module):
+    """Cells over two inputs, reduced at a third and two thirds of them."""
+
+    def __init__(self, width: int, cells: int, stem: nn.Module, cin: int) -> None:
+        super().__init__()
+        self.stem, made = stem, []
+        before, reduced = cin, False
+        for i in range(cells):
+            reduce = i in (cells // 3, 2 * cells // 3)
+            width *= 2 if reduce else 1
+            made.append(Cell(before, cin, width, reduce, reduced))
+            before, cin, reduced = cin, 4 * width, reduce
+        self.cells, self.fc = nn.ModuleList(made), nn.Linear(cin, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        before = x = self.stem(x)
+        for cell in self.cells:
+            before, x = x, cell(before, x)
+        return self.fc(x.mean((2, 3)))
+
+
+def _resnet18_wide() -> nn.Module:
+    plan = [(64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1), (256, 512, 2), (512, 512, 1)]
+    return Pooled(nn.Sequential(ConvBN(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1), *(Basic(*p) for p in plan)), 512)
+
+
+def _mobile_v2_wide() -> nn.Module:
+    layers: list[nn.Module] = [ConvBN(3, 32, 3, 2)]
+    cin = 32
+    for expand, width, count, s in ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)):
+        for i in range(count):
+            layers.append(InvertedResidual(cin, width, expand, s if i == 0 else 1))
+            cin = width
+    return Pooled(nn.Sequential(*layers, ConvBN(320, 1280, 1)), 1280)
+
+
+def _googlenet_wide() -> nn.Module:
+    table = (
+        (192, 64, (96, 128), (16, 32), 32), (256, 128, (128, 192), (32, 96), 64), None, (480, 192, (96, 208), (16, 48), 64),
+        (512, 160, (112, 224), (24, 64), 64), (512, 128, (128, 256), (24, 64), 64), (512, 112, (144, 288), (32, 64), 64),
+        (528, 256, (160, 320), (32, 128), 128), None, (832, 256, (160, 320), (32, 128), 128), (832, 384, (192, 384), (48, 128), 128),
+    )  # fmt: skip
+    stem = [ConvBN(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1), ConvBN(64, 64, 1), ConvBN(64, 192, 3), nn.MaxPool2d(3, 2, 1)]
+    return Pooled(nn.Sequential(*stem, *(Inception(*row) if row else nn.MaxPool2d(3, 2, 1) for row in table)), 1024)
+
+
+def _squeezenet_wide() -> nn.Module:
+    pool = nn.MaxPool2d(3, 2, ceil_mode=True)
+    fires = [Fire(64, 16, 64), Fire(128, 16, 64), pool, Fire(128, 32, 128), Fire(256, 32, 128), pool]
+    fires += [Fire(256, 48, 192), Fire(384, 48, 192), Fire(384, 64, 256), Fire(512, 64, 256)]
+    return nn.Sequential(nn.Conv2d(3, 64, 3, 2), nn.ReLU(), pool, *fires, nn.Conv2d(512, 1000, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+
+
+def _densenet121() -> nn.Module:
+    stem = [ConvBN(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1)]
+    blocks = [DenseLayers(64, 6), DenseLayers(128, 12), DenseLayers(256, 24), DenseLayers(512, 16, last=True)]
+    return Pooled(nn.Sequential(*stem, *blocks), 1024)
+
+
+def _convnext_t() -> nn.Module:
+    layers: list[nn.Module] = [nn.Conv2d(3, 96, 4, 4)]
+    for i, (width, count) in enumerate(((96, 3), (192, 3), (384, 9), (768, 3))):
+        layers += [nn.Conv2d(width // 2, width, 2, 2)] if i else []
+        layers += [ConvNextBlock(width) for _ in range(count)]
+    return Pooled(nn.Sequential(*layers), 768)
+
+
+def _darts(width: int, cells: int, imagenet: bool) -> nn.Module:
+    if not imagenet:
+        return Darts(width, cells, ConvBN(3, 3 * width, 3, relu=False), 3 * width)
+    stem = nn.Sequential(ConvBN(3, width // 2, 3, 2), ConvBN(width // 2, width, 3, 2), ConvBN(width, width, 3, 2, relu=False))
+    return Darts(width, cells, stem, width)
 
 
 NETS: dict[str, Callable[[], Built]] = {
@@ -594,6 +779,7 @@ NETS: dict[str, Callable[[], Built]] = {
     "deeplabv3_mobilenetv3_128": lambda: (DeepLab(*_mobile(True)), image(3, 128)),
     "hf_bert": lambda: (Encoder(pre=False, plain=True), tokens(64)),
     "hf_gpt2": lambda: (Encoder(causal=True), tokens(64)),
+    "gpt2_loss": lambda: (Gpt2(), tokens(64)),
     "hf_albert": lambda: (Encoder(layers=3, pre=False, plain=True, shared=True), tokens(64)),
     "hf_t5": lambda: (T5(), tokens(64)),
     "hf_vit": lambda: (ViT(), image(3, 32)),
@@ -608,10 +794,34 @@ NETS: dict[str, Callable[[], Built]] = {
 }  # fmt: skip
 
 
+SHORT, FULL = (1, 1, 1, 2), (3, 4, 6, 3)
+WIDE: dict[str, Callable[[], Built]] = {
+    "DeepLabV3, ResNet trunk (1,1,1,2), 321": lambda: (_deeplab(SHORT, 64, 256), image(3, 321)),
+    "DeepLabV3, ResNet-50, 321": lambda: (_deeplab(FULL, 64, 256), image(3, 321)),
+    "DeepLabV3, ResNet-50, 513": lambda: (_deeplab(FULL, 64, 256), image(3, 513)),
+    "ResNet-50, 224": lambda: (Pooled(*bottlenecks(FULL, 64)), image(3, 224)),
+    "ResNet-18, 224": lambda: (_resnet18_wide(), image(3, 224)),
+    "U-Net, 64 to 1024, 256": lambda: (UNet((64, 128, 256, 512, 1024)), image(3, 256)),
+    "MobileNetV2, 224": lambda: (_mobile_v2_wide(), image(3, 224)),
+    "SqueezeNet 1.1, 224": lambda: (_squeezenet_wide(), image(3, 224)),
+    "GoogLeNet, 224": lambda: (_googlenet_wide(), image(3, 224)),
+    "DenseNet-121, 224": lambda: (_densenet121(), image(3, 224)),
+    "ConvNeXt-T, 224": lambda: (_convnext_t(), image(3, 224)),
+    "ViT-B/16, 224": lambda: (ViT(768, 224, 16, 12, 12), image(3, 224)),
+    "BERT base, 128 tokens": lambda: (Encoder(12, 768, 30522, pre=False, plain=True, heads=12), tokens(128, 30522)),
+    "GPT-2, 512 tokens": lambda: (Encoder(12, 768, 50257, causal=True, heads=12, length=1024), tokens(512, 50257)),
+    "GPT-2 as in transformers, 512 tokens": lambda: (Gpt2(12, 768, 12, 50257, 1024), tokens(512, 50257)),
+    "DARTS, 14 cells of 48, 224": lambda: (_darts(48, 14, True), image(3, 224)),
+    "DARTS, 20 cells of 36, 32": lambda: (_darts(36, 20, False), image(3, 32)),
+}
+"""Written after the published networks at their widths, without what has no bearing on memory (pretrained weights, dropout of
+paths, scales of layers)."""
+
+
 def build(name: str, *, training: bool, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """One net with fixed weights and its arguments, the same at every call."""
     torch.manual_seed(1)
-    module, inputs = NETS[name]()
+    module, inputs = (NETS.get(name) or WIDE[name])()
     module.train(training)
     torch.manual_seed(2)
     return module, inputs(batch)

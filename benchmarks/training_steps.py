@@ -1,10 +1,12 @@
 """Whole training steps: what order gives, and what a search over what the forward saves gives on top.
 
-    python benchmarks/training_steps.py [--nets mlp_branches,hf_gpt2:8] [--markdown docs/tables/training-steps.md]
+    python benchmarks/training_steps.py [--nets mlp_branches,gpt2_loss:8@0.5] [--rows rows.jsonl] [--markdown docs/tables/training-steps.md]
 
-One child process a net (``name:batch``), one thread, ``options={"memory": "least"}``. Modelled before anything runs: the
-step at every budget, as Inductor wrote it and in the best orders. Measured by the counting allocator at the budget taken:
-step 1, which runs what Inductor wrote, and step 3, which runs the orders that were checked in step 2.
+One child process a row, one thread: ``name:batch`` is compiled with ``options={"memory": "least"}``, ``name:batch@budget`` with
+torch's ``activation_memory_budget`` set. Each step is forward, backward and Adam, the loss in the graph. Modelled before
+anything runs: the step at every budget, as Inductor wrote it and in the best orders. Measured by the counting allocator:
+step 1, which runs what Inductor wrote, and step 3, which runs the orders that were checked in step 2. A second child is
+given what the first one needed as ``target_peak`` and must find its way there by itself.
 """
 
 from __future__ import annotations
@@ -12,71 +14,123 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
 
+from resumable import collect, last_line
+
 HERE = Path(__file__).resolve().parent
-NETS = ("mlp_branches", "hf_gpt2:8", "aspp_like", "hf_mixtral", "unet", "hf_bert:8", "tree_mlp", "mixer")
+NETS = ("mlp_branches", "gpt2_loss:8@0.5", "gpt2_loss:8", "hf_gpt2:8", "aspp_like", "hf_mixtral", "tree_mlp", "mixer", "unet", "hf_bert:8")
+ROWS = ("saved activations", "held since the forward", "saved activations and results", "temporaries", "gradients", "workspaces")
 
 
-def child(net_name: str) -> dict[str, Any]:
+def child(net_name: str, target: int) -> dict[str, Any]:
     sys.path.insert(0, str(HERE))
     import peakmem_inductor
     import torch
     from inductor_nets import build
+    from torch._functorch import config
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    name, _, batch = net_name.partition(":")
+    spec, _, budget = net_name.partition("@")
+    name, _, batch = spec.partition(":")
     net, args = build(name, training=True, batch=int(batch or 2))
 
     def loss(*inputs: Any) -> Any:
         out = net(*inputs)
-        return sum(part.square().mean() for part in (out if isinstance(out, tuple) else (out,)))
+        return out if out.dim() == 0 else out.square().mean()
 
-    compiled = torch.compile(loss, backend="peakmem", options={"memory": "least"})
-    peaks = []
-    for _ in range(3):
-        net.zero_grad()
-        with peakmem_inductor.step() as measured:
-            compiled(*args).backward()
-        peaks.append(measured.peak)
+    options: dict[str, Any] = {"target_peak": target} if target else {} if budget else {"memory": "least"}
+    optimizer = torch.optim.Adam(net.parameters())
+    phases = []
+    with config.patch(activation_memory_budget=float(budget)) if budget and not target else warnings.catch_warnings():
+        compiled = torch.compile(loss, backend="peakmem", options=options)
+        for _ in range(3):
+            with peakmem_inductor.step() as measured:
+                compiled(*args).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            phases.append(measured.phases)
     report = peakmem_inductor.report()
-    return {"peaks": peaks, "choice": report.choices[0].to_json(), "states": [r.state for r in report]}
+    (choice,) = report.choices or (None,)
+    return {
+        "phases": phases, "choice": choice.to_json() if choice else None, "states": [r.state for r in report],
+        "identical": [r.identical for r in report], "step": report.steps[0].to_json(),
+    }  # fmt: skip
+
+
+def peaks(row: dict[str, Any]) -> list[int]:
+    """Of forward and backward, each step."""
+    return [max(p["forward"], p["backward"]) for p in row["phases"]]
+
+
+def arguments(row: dict[str, Any]) -> int:
+    """Resident before the step, without what the optimizer keeps."""
+    resident = row["step"]["resident"]
+    return int(resident["parameters"] + resident["other arguments"])
+
+
+def parts(row: dict[str, Any]) -> dict[str, int]:
+    """What is live at the peak of the permuted step, by row of the table."""
+    found: dict[str, int] = {}
+    for what, size in row["step"]["live"].items():
+        key = "workspaces" if "workspace" in what else what if what in ROWS else "temporaries"
+        found[key] = found.get(key, 0) + size
+    return found
 
 
 def table(rows: list[tuple[str, dict[str, Any]]], failed: list[str]) -> str:
     lines = [
         "# Inductor: training steps",
         "",
-        "Made by `python benchmarks/training_steps.py --markdown docs/tables/training-steps.md`, torch on the CPU, one thread.",
-        "Bytes above the start of a step of forward and backward with the loss in the graph. *order* is the change at equal",
-        "budget; *all* that against Inductor at budget 1. Measured columns were measured, and equal what was modelled before",
-        "anything ran where no sign stands (`~`).",
+        "Made by `python benchmarks/training_steps.py --rows steps.jsonl --markdown docs/tables/training-steps.md`, torch on the CPU, one thread.",
+        "Peak of forward and backward with the loss in the graph, bytes above the start of the step. *Inductor* and *peakmem* were measured",
+        "at the same budget (torch's `activation_memory_budget`), with equal bits: *order* is the change between them. *all* is the change",
+        "against Inductor at budget 1, which is modelled. What was measured equals what was modelled before anything ran where no sign stands",
+        "(`~`). `name:batch`; with `@` the budget was given, else `options={\"memory\": \"least\"}` took it. *target*: a call with nothing but",
+        "`options={\"target_peak\": ...}`, the bytes that the row needs with all arguments: the budget that it found, and what it needed.",
         "",
-        "| net | Inductor, budget 1 (modelled) | peakmem, budget 1 (modelled) | budget taken | Inductor there (measured) | peakmem (measured) | order | all | more MACs |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| net | budget | Inductor | peakmem | order | Inductor at budget 1 | all | more MACs | target_peak | found |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
     for net, row in rows:
-        budgets = row["choice"]["budgets"]
-        taken = next(b for b in budgets if b["chosen"])
-        first, third = row["peaks"][0], row["peaks"][2]
-        at_one = next((b for b in budgets if b["budget"] == 1.0), None)
-        one = f"{at_one['before']:,} | {at_one['after']:,}" if at_one else "- | -"
+        first, _, third = peaks(row)
+        choice = row["choice"]
+        taken = next((b for b in choice["budgets"] if b["chosen"]), None) if choice else None
+        budget = str(taken["budget"]) if taken else net.partition("@")[2]
+        before, after = (taken["before"], taken["after"]) if taken else (row["step"]["before"], row["step"]["peak"])
+        at_one = next((b for b in choice["budgets"] if b["budget"] == 1.0), None) if choice else None
+        whole = f"{at_one['before']:,} | {100 * (third / at_one['before'] - 1):+.1f} %" if at_one else " | "
+        more = f"{100 * taken['extra_macs'] / taken['macs'] if taken['macs'] else 0.0:.1f} %" if taken else ""
+        other = row["target"]
+        found = next((b for b in other["choice"]["budgets"] if b["chosen"]), None)
+        limit = other["choice"]["target"]
+        needed = arguments(other) + peaks(other)[2]
+        told = f"budget {found['budget']}: {needed:,}" if found and needed <= limit else f"missed: {needed:,}"
         lines.append(
-            f"| {net} | {one} | {taken['budget']} | {'' if first == taken['before'] else '~'}{first:,} | "
-            f"{'' if third == taken['after'] else '~'}{third:,} | {100 * (third / first - 1):+.1f} % | "
-            + (f"{100 * (third / at_one['before'] - 1):+.1f} %" if at_one else "-")
-            + f" | {100 * taken['extra_macs'] / taken['macs'] if taken['macs'] else 0.0:.1f} % |"
+            f"| {net} | {budget} | {'' if first == before else '~'}{first:,} | {'' if third == after else '~'}{third:,} | "
+            f"{100 * (third / first - 1):+.1f} % | {whole} | {more} | {limit:,} | {told} |"
         )
+    lines += [
+        "", "What is there at the peak of the permuted step, modelled; the last columns are resident during it. *optimizer's step* is the",
+        "highest the counting allocator saw while Adam stepped, above the start of the step: gradients are there then.", "",
+        "| net | peak in | " + " | ".join(ROWS) + " | parameters | other arguments | optimizer state | optimizer's step |",
+        "|---|---|" + "---:|" * (len(ROWS) + 4),
+    ]  # fmt: skip
+    for net, row in rows:
+        live, step = parts(row), row["step"]
+        cells = [f"{live.get(what, 0):,}" for what in ROWS]
+        cells += [f"{step['resident'].get(what, 0):,}" for what in ("parameters", "other arguments", "optimizer state")]
+        lines.append(f"| {net} | {step['phase']} | " + " | ".join(cells) + f" | {row['phases'][2]['optimizer']:,} |")
     lines += ["", "All budgets with programs of their own, modelled: Inductor -> peakmem.", ""]
     for net, row in rows:
-        cells = "; ".join(f"{b['budget']}: {b['before']:,} -> {b['after']:,}" for b in row["choice"]["budgets"])
-        lines.append(f"- {net}: {cells}")
+        if row["choice"]:
+            cells = [f"{b['budget']}: {b['before']:,} -> {b['after']:,} ({100 * (b['after'] / b['before'] - 1):+.1f} %)" for b in row["choice"]["budgets"]]
+            lines.append(f"- {net}: {'; '.join(cells)}")
     if failed:
         lines += ["", f"Not measured: {', '.join(failed)}."]
     return "\n".join(lines) + "\n"
@@ -85,31 +139,27 @@ def table(rows: list[tuple[str, dict[str, Any]]], failed: list[str]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--nets", default=",".join(NETS))
-    parser.add_argument("--timeout", type=float, default=1800.0, help="seconds for one net")
+    parser.add_argument("--timeout", type=float, default=3600.0, help="seconds for one child")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="append each row there, and go on from those that stand there")
     parser.add_argument("--markdown", type=Path, help="write the table there too")
     parser.add_argument("--child", action="store_true")
+    parser.add_argument("--target", type=int, default=0)
     given = parser.parse_args()
     if given.child:
-        print(json.dumps(child(given.nets)))
+        print(json.dumps(child(given.nets, given.target)))
         return 0
     cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or tempfile.mkdtemp(prefix="peakmem-")
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    rows: list[tuple[str, dict[str, Any]]] = []
-    failed = []
-    for net in given.nets.split(","):
+
+    def both(net: str) -> Any:
         command = [sys.executable, __file__, "--child", "--nets", net]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=given.timeout, check=True)
-            row = json.loads(done.stdout.splitlines()[-1])
-            if not any(b["chosen"] for b in row["choice"]["budgets"]):
-                raise ValueError(row["choice"]["reason"])
-        except (subprocess.SubprocessError, ValueError, IndexError) as error:
-            last = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1:]
-            print(f"{net}: {type(error).__name__} {' '.join(last)}", file=sys.stderr)
-            failed.append(net)
-            continue
-        rows.append((net, row))
-        print(net, row["peaks"], row["states"], file=sys.stderr, flush=True)
+        row = last_line(command, environment, given.timeout)
+        if row["choice"] and not any(b["chosen"] for b in row["choice"]["budgets"]):
+            raise ValueError(row["choice"]["reason"])
+        target = arguments(row) + peaks(row)[2]
+        return {**row, "target": last_line([*command, "--target", str(target)], environment, given.timeout)}
+
+    rows, failed = collect(given.nets.split(","), both, given.rows)
     text = table(rows, failed)
     print(text)
     if given.markdown:

@@ -9,9 +9,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import networkx as nx
 import pytest
-
-nx = pytest.importorskip("networkx", reason="needs networkx: pip install networkx")
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = {path.name: path for path in sorted(ROOT.glob("packages/*/src/*")) if (path / "__init__.py").is_file()}

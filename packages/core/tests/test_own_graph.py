@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import peakmem
 import pytest
@@ -17,7 +18,6 @@ from oracles import bottleneck
 from peakmem.model import Buffer, InputError
 from peakmem.proof import check
 
-nx = pytest.importorskip("networkx", reason="needs networkx: pip install networkx")
 PAGE = Path(__file__).parents[3] / "docs" / "howto" / "own_graph.md"
 DIAMOND = [("load", "left"), ("load", "right"), ("left", "join"), ("right", "shrink"), ("shrink", "join")]
 SIZES = {"load": 4, "left": 10, "right": 8, "shrink": 1, "join": 2}

@@ -10,11 +10,10 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import networkx as nx
 import pytest
 from peakmem.model import Buffer, Program, Statement, timeline
 from peakmem.transform.recompute import RerunProblem, solve, trace
-
-nx = pytest.importorskip("networkx", reason="needs networkx: pip install networkx")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import re
 
 import numpy as np
 import onnx
@@ -12,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from peakmem.frontends.splitting import Region, Rows
 from peakmem.model import Refused, UsageError
 from peakmem.transform.split import lay_out, split
-from peakmem_onnx.splitbands import PaddedWindow
+from peakmem_onnx.splitmaps import PaddedWindow
 from peakmem_onnx.splitwrite import judge
 
 from .conftest import SHARED, model, needs_runtime, value, weight
@@ -97,6 +99,13 @@ def test_a_chain_in_bands_is_smaller_as_predicted_and_has_every_bit(store):
     assert found.verification is not None and found.model is not None
     assert found.verification.bitwise_identical and not found.verification.failures
     assert found.verification.optimized_bytes == found.model.predicted_bytes < 0.7 * found.source.predicted_bytes
+    (note,) = (note for note in found.verification.notes if note.startswith("latency of a run"))
+    taken = found.verification.details["latency"]
+    assert [row["threads"] for row in taken] == sorted({1, min(4, os.cpu_count() or 1)})
+    assert all(f"{row['split_seconds'] / row['given_seconds']:.2f}x with {row['threads']} thread" in note for row in taken)
+    # Joined values are compared beside those of nodes that run whole.
+    compared, all_of_them = map(int, re.match(r"(\d+) of (\d+) values", found.verification.compared).groups())
+    assert 0 < compared < all_of_them
 
 
 @needs_runtime
@@ -180,19 +189,28 @@ def test_another_model_is_refused_by_the_judge(store):
 
 @needs_runtime
 def test_what_cannot_run_in_bands_says_why(store):
-    rows = numpy_helper.from_array(np.ones((16, 1), np.float32), "rows")
+    gate = value("gate", [16, 1])
     nodes = [
-        conv("x", "a", "w"), helper.make_node("Mul", ["a", "rows"], ["b"], "rows"),
+        conv("x", "a", "w"), helper.make_node("Mul", ["a", "gate"], ["b"], "rows"),
         helper.make_node("GlobalAveragePool", ["b"], ["c"], "pool"), helper.make_node("Concat", ["c", "c"], ["y"], "concat", axis=2),
+        helper.make_node("Conv", ["x", "given"], ["z"], "given"), helper.make_node("Transpose", ["a"], ["t"], "turned", perm=[0, 1, 3, 2]),
     ]  # fmt: skip
-    one = load(store(model(nodes, [value("x", [1, 3, 16, 16])], [value("y", None)], [weight("w", 4, 3, 3, 3), rows])), "none")
+    inputs = [value("x", [1, 3, 16, 16]), gate, value("given", [4, 3, 1, 1])]
+    one = load(store(model(nodes, inputs, [value(n, None) for n in "yzt"], [weight("w", 4, 3, 3, 3)])), "none")
     source = one.splittable()
-    reasons = [source.rule(v, "rows") for v in range(4)]
-    assert not isinstance(reasons[0], str)
-    assert [str(r).split(") ", 1)[1] for r in reasons[1:]] == [
-        "has an operand with rows that cannot be cut", "has no known map of rows", "joins along another axis than channels",
-    ]  # fmt: skip
-    assert source.rule(0, "channels") == "conv_a is split by rows only"
+    place = {node.name: node.index for node in one.graph.nodes}
+
+    def why(name: str, axis: str) -> str:
+        found = source.rule(place[name], axis)
+        return found.split(") ", 1)[1] if isinstance(found, str) else ""
+
+    assert why("conv_a", "rows") == why("conv_a", "channels") == why("pool", "channels") == why("rows", "channels") == ""
+    assert why("rows", "rows") == "has an operand with rows that cannot be cut"
+    assert why("pool", "rows") == "looks at all rows"
+    assert why("concat", "rows") == "joins along another axis than channels"
+    assert why("concat", "channels") == "joins along its channels"
+    assert why("given", "rows") == why("given", "channels") == "reads another value, whose rows are not those of its data"
+    assert why("turned", "rows") == "has no known map of rows"
     with pytest.raises(Refused, match="is not split yet"):
         load(store(chain()), deploy="portable").splittable()
 

@@ -165,7 +165,7 @@ def choose(
 
         patches = {"activation_memory_budget": budget, "force_non_lazy_backward_lowering": True, "enable_autograd_cache": False}
         try:
-            with functorch.patch(patches), config.patch(fx_graph_cache=False, fx_graph_remote_cache=False), _no_kernels():
+            with functorch.patch(patches), config.patch(fx_graph_cache=False, fx_graph_remote_cache=False), no_kernels():
                 compile_with(inner)
             if set(loaded) != {"forward", "backward"}:
                 raise PeakmemError("it has no backward of its own")
@@ -204,7 +204,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 @contextmanager
-def _no_kernels() -> Iterator[None]:
+def no_kernels() -> Iterator[None]:
     """Let generated C++ kernels be loaded without compiling them; nothing that is loaded meanwhile may run."""
     from torch._inductor.async_compile import AsyncCompile
 
@@ -252,6 +252,16 @@ def carried(forward: Graph, backward: Graph) -> int:
     return made + sum({x.storage: x.bytes for x in layouts}.values())
 
 
+def text_graph(wrapper: Wrapper, namespace: Mapping[str, Any], effects: Callable[[str], Effects]) -> Graph:
+    """A program from its text and the globals of its module, with the workspaces of its operators; nothing of it runs."""
+    return build_graph(wrapper, with_workspaces(_text_profile(wrapper, effects), wrapper, namespace, effects))
+
+
+def _text_profile(wrapper: Wrapper, effects: Callable[[str], Effects]) -> Profile:
+    profile = profile_from_text(wrapper)
+    return replace(profile, operators={k: effects(k) for k in profile.operators})
+
+
 def joint_graphs(
     forward: Wrapper, backward: Wrapper, namespaces: Sequence[Mapping[str, Any]], effects: Callable[[str], Effects]
 ) -> tuple[Graph, Graph]:
@@ -264,8 +274,7 @@ def joint_graphs(
     """
     if forward.symbols or backward.symbols:
         raise PeakmemError("sizes that change cannot be modelled before the first call")
-    profiles = [replace(p, operators={k: effects(k) for k in p.operators}) for p in map(profile_from_text, (forward, backward))]
-    first = build_graph(forward, _with_workspaces(profiles[0], forward, namespaces[0], effects))
+    first, profile = text_graph(forward, namespaces[0], effects), _text_profile(backward, effects)
     results = results_of(forward)
     kept = [n for n in backward.inputs if not n.startswith("tangents")]
     given, saved = results[: len(results) - len(kept)], results[len(results) - len(kept) :]
@@ -273,7 +282,7 @@ def joint_graphs(
     callers = {first.buffer_of[n] for n in given if n in first.buffer_of}
     freed: list[str] = []
     storages: dict[int, str] = {}
-    names = dict(profiles[1].names)
+    names = dict(profile.names)
     for name, owner in zip(kept, owners, strict=True):
         layout = names.get(name)
         if owner is None or layout is None:
@@ -287,15 +296,15 @@ def joint_graphs(
             freed.append(root)
     # The gradient of a single number, the loss, stays with who called `backward`.
     freed += [n for n in backward.inputs if n.startswith("tangents") and n in names and names[n].shape]
-    profile = replace(profiles[1], names=names, freed=tuple(sorted(set(freed))))
-    second = build_graph(backward, _with_workspaces(profile, backward, namespaces[1], effects))
+    profile = replace(profile, names=names, freed=tuple(sorted(set(freed))))
+    second = build_graph(backward, with_workspaces(profile, backward, namespaces[1], effects))
     return first, second
 
 
 _probed: dict[tuple[Any, ...], int] = {}
 
 
-def _with_workspaces(profile: Profile, wrapper: Wrapper, namespace: Mapping[str, Any], effects: Callable[[str], Effects]) -> Profile:
+def with_workspaces(profile: Profile, wrapper: Wrapper, namespace: Mapping[str, Any], effects: Callable[[str], Effects]) -> Profile:
     """The profile with workspaces of operators, each measured by running it alone on zeros of its shapes."""
     import torch
 

@@ -105,12 +105,16 @@ class Step:
 
 @dataclass(frozen=True, order=True)
 class Region:
-    """Statements that run in bands together: places ``first`` to ``last`` of the base order, in so many bands."""
+    """Statements that run in bands together: places ``first`` to ``last`` of the base order, in so many bands.
+
+    ``kept``: rows that two bands need, the halo, are kept from one for the other, and not computed in both.
+    """
 
     first: int
     last: int
     bands: int
     axis: Axis = "rows"
+    kept: bool = False
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import Any
 
 from peakmem.frontends import Measurement, Model, Verification
@@ -99,8 +98,6 @@ class Recomputation(Enlarged):
         notes = [note for part in parts if part is not None for note in part.notes]
         if self.source.program.has_overlays:
             notes.append("plans of recomputation, and the peaks they are compared with, use no overlays")
-        if self.front is not None and not self.front.complete and find_spec("scipy") is None:
-            notes.append("scipy is not installed, whose HiGHS may settle what CP-SAT left open: pip install 'peakmem-core[recompute]'")
         return tuple(dict.fromkeys(notes))
 
     def to_json(self, *, output: str | None = None) -> dict[str, Any]:

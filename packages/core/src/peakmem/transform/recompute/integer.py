@@ -13,8 +13,10 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from peakmem.model import UsageError
 from peakmem.transform.recompute.retention import Retention, merged
 
 if TYPE_CHECKING:
@@ -111,7 +113,7 @@ class Scaled:
 def solve_integer(model: Retention, *, budget: int | None, time_limit: float) -> Answer:
     """Least MACs, or the best found and a proven bound; where nothing costs MACs, few reruns.
 
-    CP-SAT is tried for `EFFORT`, then HiGHS if scipy is installed; the better solution and the better bound of the two are returned.
+    CP-SAT is tried for `EFFORT`, then HiGHS; the better solution and the better bound of the two are returned.
     """
     deadline = time.monotonic() + time_limit
     scaled = Scaled(model, budget)
@@ -121,8 +123,6 @@ def solve_integer(model: Retention, *, budget: int | None, time_limit: float) ->
     if first is not None and first.exact:
         return first
     second = solve_highs(scaled, time_limit=deadline - time.monotonic())
-    if second is None:
-        return first if first is not None else scaled.answer(None, 0, "none")
     if first is None or second.exact:
         return second
     assert first.bound is not None and second.bound is not None
@@ -170,18 +170,25 @@ def solve_cpsat(scaled: Scaled, *, time_limit: float, effort: float = EFFORT) ->
     return scaled.answer(values, max(0, solver.response_proto.inner_objective_lower_bound), "cp-sat")
 
 
-def solve_highs(scaled: Scaled, *, time_limit: float) -> Answer | None:
-    """By branch and cut, in floating point: a caller checks solutions by simulation, and bounds are rounded.
+def need_highs() -> None:
+    """Refuse before any work where scipy and networkx are not installed: which plans are found must not hang on them.
 
-    None where scipy is not installed (the extra ``recompute``).
+    Raises
+    ------
+    UsageError
+        With the command that brings it.
     """
-    import numpy as np
+    missing = [name for name in ("scipy", "networkx") if find_spec(name) is None]
+    if missing:
+        raise UsageError(f"recomputation: {missing[0]} is not installed; try: pip install 'peakmem-core[recompute]'")
 
-    try:
-        from scipy.optimize import Bounds, LinearConstraint, milp
-        from scipy.sparse import csr_matrix
-    except ImportError:
-        return None
+
+def solve_highs(scaled: Scaled, *, time_limit: float) -> Answer:
+    """By branch and cut, in floating point: a caller checks solutions by simulation, and bounds are rounded."""
+    need_highs()
+    import numpy as np
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_matrix
 
     size = len(scaled.objective)
     if not size:

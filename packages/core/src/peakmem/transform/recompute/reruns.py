@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from heapq import heapify, heappop, heappush
 
 from peakmem.model import Program, UsageError, did_you_mean
 
@@ -222,21 +221,16 @@ class RerunProblem:
 
     def _groups(self) -> list[tuple[int, ...]]:
         """Statements joined when they write one buffer that could be dropped; each group in base order."""
-        leader = {v: v for v in self.order}
+        from networkx.utils import UnionFind
 
-        def first(v: int) -> int:
-            while leader[v] != v:
-                leader[v] = v = leader[leader[v]]
-            return v
-
+        joined = UnionFind(self.order)
         for b, writers in enumerate(self.writers):
             buffer = self.program.buffers[b]
             if len(writers) > 1 and not buffer.pinned and buffer.kind != "input":
-                for v in writers[1:]:
-                    leader[first(v)] = first(writers[0])
+                joined.union(*writers)
         groups: dict[int, list[int]] = {}
         for v in self.order:
-            groups.setdefault(first(v), []).append(v)
+            groups.setdefault(joined[v], []).append(v)
         return [tuple(g) for g in groups.values()]
 
     def _unit(self, members: tuple[int, ...], deadline: int) -> Unit | None:
@@ -349,64 +343,21 @@ def _acyclic(units: list[Unit]) -> tuple[Unit, ...]:
 
     Two units of several statements may need each other's results although no single one feeds itself.
     """
+    import networkx as nx
+
     makers: dict[int, list[int]] = {}
     for i, u in enumerate(units):
         for b in u.delivers:
             makers.setdefault(b, []).append(i)
-    before = [{m for b in u.sources for m in makers.get(b, ()) if units[m].ready < u.deadline} for u in units]
-    alone = [i for i, component in enumerate(_components(before)) if component == 1]
-    kept = set(alone)
-    left = {i: before[i] & kept for i in alone}
-    after: dict[int, list[int]] = {i: [] for i in left}
-    for i, row in left.items():
-        for m in row:
-            after[m].append(i)
-    ready = [i for i, row in left.items() if not row]
-    heapify(ready)
-    order = []
-    while ready:
-        i = heappop(ready)
-        order.append(units[i])
-        for j in after[i]:
-            left[j].discard(i)
-            if not left[j]:
-                heappush(ready, j)
-    return tuple(order)
-
-
-def _components(before: Sequence[set[int]]) -> list[int]:
-    """Of each node, how many nodes its strongly connected component has. O(nodes + arcs) (Tarjan 1972)."""
-    sizes, number, low = [0] * len(before), [-1] * len(before), [0] * len(before)
-    waiting: list[int] = []  # of components that are not closed
-    count = 0
-    for root in range(len(before)):
-        if number[root] >= 0:
-            continue
-        path = [(root, iter(sorted(before[root])))]
-        number[root] = low[root] = count
-        count += 1
-        waiting.append(root)
-        while path:
-            v, rest = path[-1]
-            w = next(rest, None)
-            if w is None:
-                path.pop()
-                if path:
-                    low[path[-1][0]] = min(low[path[-1][0]], low[v])
-                if low[v] == number[v]:
-                    closed = [waiting.pop()]
-                    while closed[-1] != v:
-                        closed.append(waiting.pop())
-                    for x in closed:
-                        sizes[x] = len(closed)
-            elif number[w] < 0:
-                number[w] = low[w] = count
-                count += 1
-                waiting.append(w)
-                path.append((w, iter(sorted(before[w]))))
-            elif not sizes[w]:
-                low[v] = min(low[v], number[w])
-    return sizes
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(len(units)))
+    graph.add_edges_from(
+        (m, i) for i, u in enumerate(units) for b in u.sources for m in makers.get(b, ()) if units[m].ready < u.deadline
+    )
+    for component in list(nx.strongly_connected_components(graph)):
+        if len(component) > 1:
+            graph.remove_nodes_from(component)
+    return tuple(units[i] for i in nx.lexicographical_topological_sort(graph))
 
 
 def parse_extra_macs(text: str, total: int) -> int:

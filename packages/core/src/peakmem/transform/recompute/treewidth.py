@@ -2,12 +2,12 @@
 
 Variables are eliminated one after the other; eliminating one joins all that meet it in a constraint, in one table. Two
 orders are tried: along time, which carries the values present from one event to the next (a path decomposition),
-and one by min-fill. The narrower one is used. Work and memory grow with
+and one from a min-fill tree decomposition (networkx). The narrower one is used. Work and memory grow with
 ``2 ** width``, and only linearly with the length of the program.
 
 It wins on programs that keep few values at a time, since no solver has to be loaded; on wide ones it declines.
 
-Source: bucket elimination (Dechter 1999); min-fill: see Bodlaender & Koster (2010).
+Source: bucket elimination (Dechter 1999); min-fill as in `networkx.algorithms.approximation.treewidth_min_fill_in`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from peakmem.transform.recompute.integer import Answer
 from peakmem.transform.recompute.retention import Retention, merged
@@ -119,52 +119,48 @@ def _along_time(model: Retention) -> tuple[int, ...]:
 
 
 def _min_fill(domains: Sequence[int], scopes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """The variable first whose elimination joins the fewest pairs, and so on; the first of equals."""
-    neighbours = _met(domains, scopes)
+    """An elimination order that a min-fill tree decomposition allows: leaves first."""
+    import networkx as nx
+    from networkx.algorithms.approximation import treewidth_min_fill_in
 
-    def fill(x: int) -> int:
-        """Pairs of neighbours that eliminating ``x`` would join, each counted twice."""
-        met = neighbours[x]
-        return sum(len(met - neighbours[y]) - 1 for y in met)
-
-    cost = {x: fill(x) for x in range(len(domains))}
-    order: list[int] = []
-    while cost:
-        x = min(cost, key=lambda x: (cost[x], x))
-        del cost[x]
-        order.append(x)
-        met = neighbours[x]
-        for y in met:
-            neighbours[y] |= met
-            neighbours[y] -= {x, y}
-        for y in met.union(*(neighbours[y] for y in met)):
-            cost[y] = fill(y)
-    return tuple(order)
-
-
-def _met(domains: Sequence[int], scopes: Sequence[tuple[int, ...]]) -> list[set[int]]:
-    """What each variable meets in a constraint, itself not."""
-    neighbours: list[set[int]] = [set() for _ in domains]
+    graph: Any = nx.Graph()
+    graph.add_nodes_from(range(len(domains)))
     for scope in scopes:
-        for x in scope:
-            neighbours[x].update(scope)
-    return [met - {x} for x, met in enumerate(neighbours)]
+        graph.add_edges_from((a, b) for i, a in enumerate(scope) for b in scope[i + 1 :])
+    order: list[int] = []
+    for component in sorted(nx.connected_components(graph), key=min):
+        if len(component) == 1:
+            order.extend(component)
+            continue
+        _, tree = treewidth_min_fill_in(graph.subgraph(sorted(component)))
+        root = max(tree.nodes, key=lambda bag: (len(bag), sorted(bag)))
+        placed: set[int] = set()
+        parents = {bag: above for above, bag in nx.bfs_edges(tree, root)}
+        for bag in reversed([root, *parents]):
+            above = parents.get(bag, frozenset())
+            private = sorted(set(bag) - set(above) - placed)
+            placed.update(private)
+            order.extend(private)
+    return tuple(order)
 
 
 def _measure(
     domains: Sequence[int], scopes: Sequence[tuple[int, ...]], order: Sequence[int], kind: str, limit: int | None = None
 ) -> Elimination:
-    neighbours = _met(domains, scopes)
+    neighbours: list[set[int]] = [set() for _ in domains]
+    for scope in scopes:
+        for x in scope:
+            neighbours[x].update(scope)
     width, table = 0, 1
     for x in order:
-        met = neighbours[x]
+        met = neighbours[x] - {x}
         width = max(width, len(met))
         table = max(table, domains[x] * prod(domains[y] for y in met))
         if limit is not None and table > limit:
             break
         for y in met:
             neighbours[y] |= met
-            neighbours[y] -= {x, y}
+            neighbours[y].discard(x)
     return Elimination(tuple(order), width, table, kind)
 
 
