@@ -51,7 +51,7 @@ def options_for(job: dict[str, Any]) -> Any:
     if job.get("external"):
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", job["external"])
     if job.get("chunk"):
-        plan_arena(job["chunk"])
+        plan_arena(job["chunk"], **job.get("arena_options", {}))
         options.enable_cpu_mem_arena = True
         options.add_session_config_entry("session.use_env_allocators", "1")
     for name, value in job.get("config", {}).items():
@@ -59,13 +59,16 @@ def options_for(job: dict[str, Any]) -> Any:
     return options
 
 
-def plan_arena(size: int) -> None:
-    """Give this process the arena of `peakmem_onnx.arena`, with one region of ``size`` bytes; once in its life."""
+def plan_arena(size: int, **more: int) -> None:
+    """Give this process the arena of `peakmem_onnx.arena`, with one region of ``size`` bytes; once in its life.
+
+    ``more`` are further settings of ``onnxruntime.OrtArenaCfg``.
+    """
     import onnxruntime as ort
 
     memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
     ort.create_and_register_allocator(
-        memory, ort.OrtArenaCfg({"initial_chunk_size_bytes": size, "max_dead_bytes_per_chunk": 1})
+        memory, ort.OrtArenaCfg({"initial_chunk_size_bytes": size, "max_dead_bytes_per_chunk": 1, **more})
     )
 
 
@@ -82,9 +85,11 @@ def run_limited(session: Any, names: Any, feeds: Any, job: dict[str, Any]) -> An
     import onnxruntime as ort
 
     limit = job.get("limit", 0)
-    if limit <= 0:
-        return session.run(names, feeds)
     options, over = ort.RunOptions(), threading.Event()
+    for name, value in job.get("run_config", {}).items():
+        options.add_run_config_entry(name, value)
+    if limit <= 0:
+        return session.run(names, feeds, options)
 
     def watch() -> None:
         begin = time.process_time()
@@ -421,7 +426,7 @@ def held(job: dict[str, Any]) -> dict[str, Any]:
 
         session = Session(job, Interface(verbose=True))
     else:
-        ort.set_default_logger_severity(1)
+        ort.set_default_logger_severity(0 if job.get("run_config") else 1)  # what is given back is told in more words
         session = open_session(Path(job["model"]).read_bytes(), options_for(job))
     told = [_arenas(log)]
     kept: list[Any] = []
@@ -438,6 +443,7 @@ def _arenas(log: Path) -> dict[str, Any]:
     text = log.read_text(errors="replace")
     return {
         "regions": [int(size) for size in re.findall(r"Extended allocation by (\d+) bytes", text)],
+        "given_back": [int(size) for size in re.findall(r"Arena shrunk by (\d+) bytes", text)],
         "reserved": sum(int(size) for size in re.findall(r"Reserving memory in BFCArena for Cpu size: (\d+)", text)),
     }
 
