@@ -15,7 +15,7 @@ from peakmem.frontends.splitting import Region, Rows
 from peakmem.model import Refused, UsageError
 from peakmem.transform.split import lay_out, split
 from peakmem_onnx.splitmaps import PaddedWindow
-from peakmem_onnx.splitwrite import judge
+from peakmem_onnx.splitwrite import culprits, judge
 
 from .conftest import SHARED, model, needs_runtime, value, weight
 
@@ -185,6 +185,39 @@ def test_another_model_is_refused_by_the_judge(store):
 
     with pytest.raises(Refused, match=r"'y' has other bits with 1 thread:"):
         judge(one(0), one(1))
+
+
+@needs_runtime
+def test_the_node_that_gives_other_bits_is_found(store):
+    """Not those that read its result."""
+    one = load(store(chain()), "none")
+    laid = lay_out(one.splittable(), range(len(one.program)), [Region(0, 4, 3)])
+    made = one.apply_split(laid)
+    assert culprits(one, made, laid) == ()
+
+    def other(graph) -> None:
+        node = [n for n in graph.node if n.op_type == "Conv" and "w1" in n.input][1]
+        old = next(i for i in graph.initializer if i.name == "w1")
+        graph.initializer.append(numpy_helper.from_array(numpy_helper.to_array(old) * np.float32(1.5), "other"))
+        node.input[1] = "other"
+
+    assert culprits(one, changed(made, other), laid) == ((2, "rows"),)
+
+
+@needs_runtime
+def test_what_gives_other_bits_runs_whole_and_the_rest_is_looked_at_anew(store, monkeypatch):
+    """As if ONNX Runtime added otherwise in bands of the second convolution."""
+
+    def judged(one, made, joined=()):
+        if sum("w1" in node.inputs for node in made.graph.nodes) > 1:
+            raise Refused("other bits")
+
+    monkeypatch.setattr("peakmem_onnx.splitwrite.judge", judged)
+    monkeypatch.setattr("peakmem_onnx.splitwrite.culprits", lambda one, made, laid: ((2, "rows"), (2, "channels")))
+    found = split(load(store(chain()), "none"), max_extra_macs="20%", measure=False, time_limit=None)
+    assert found.model is not None and found.split is not None, found.reason
+    assert not any(r.first <= 2 <= r.last for r in found.split.regions)
+    assert found.model.predicted_bytes < found.source.predicted_bytes
 
 
 @needs_runtime

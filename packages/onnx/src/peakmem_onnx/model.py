@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from peakmem.frontends import Model, Progress, Structure, Verification
-from peakmem.frontends.splitting import Split, Splittable
+from peakmem.frontends.splitting import Split, Splittable, Unequal
 from peakmem.model import InputError, Refused, RuntimeFailed, RuntimeMissing, Schedule, UsageError, cost_report, peak_of
 from peakmem.ordering import Ordering
 from peakmem.system.files import write_atomically
@@ -313,11 +313,14 @@ class OnnxModel(Artifact, Model):
 
     def apply_split(self, split: Split) -> OnnxModel:
         """The file split, and judged by a run; see `peakmem_onnx.splitwrite`."""
-        from peakmem_onnx.splitwrite import apply, judge
+        from peakmem_onnx.splitwrite import apply, culprits, judge
 
         proto, facts, joined = apply(self, split)
         made = self._with(proto, facts)
-        judge(self, made, joined)
+        try:
+            judge(self, made, joined)
+        except Refused as error:
+            raise Unequal(str(error), culprits(self, made, split)) from None
         return made
 
     def snippet(self, path: str | None = None) -> str:
