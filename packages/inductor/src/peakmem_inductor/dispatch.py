@@ -222,10 +222,12 @@ class Dispatcher:
         try:
             if seen is not None:
                 del result  # what runs now must not need more than the wrapper did, and gives the same
-                result = self._settle(key, row, found, again, state, seen)
+                try:
+                    result = self._settle(key, row, found, again, state, seen)
+                finally:
+                    set_random_state(after_state)
             return result
         finally:
-            set_random_state(after_state)
             row.seconds = time.monotonic() - begin
             reports.add(row)
 
@@ -274,7 +276,7 @@ class Dispatcher:
 
     # -- deciding --------------------------------------------------------------------------------------------
 
-    def _settle(self, key: Any, row: reports.GraphReport, found: _Found, again: Any, state: bytes, reference: Mapping[str, bytes], tries: int = TRIES) -> Any:
+    def _settle(self, key: Any, row: reports.GraphReport, found: _Found, again: Any, state: Any, reference: Mapping[str, bytes], tries: int = TRIES) -> Any:
         """Choose what runs from now on, and run it or the original on ``again``; returns the results for the caller,
         which have the bits of ``reference``, or are those of the original wrapper."""
         result = None
@@ -292,7 +294,7 @@ class Dispatcher:
             result = self.original(again.take())
         return result
 
-    def _search(self, first: _Found, again: Any, state: bytes, reference: Mapping[str, bytes]) -> _Found:
+    def _search(self, first: _Found, again: Any, state: Any, reference: Mapping[str, bytes]) -> _Found:
         """The best of all candidates, each recorded on the same arguments."""
         best = first
         for candidate in self.candidates[1:]:
@@ -305,7 +307,7 @@ class Dispatcher:
                 best = other
         return best
 
-    def _record(self, candidate: Candidate, first: _Found, again: Any, state: bytes, reference: Mapping[str, bytes]) -> _Found | None:
+    def _record(self, candidate: Candidate, first: _Found, again: Any, state: Any, reference: Mapping[str, bytes]) -> _Found | None:
         """Record and order another candidate; None if it is the same wrapper or computes other bits."""
         from peakmem_inductor.arguments import difference, written_inputs
         from peakmem_inductor.record import record_profile
@@ -350,7 +352,7 @@ class Dispatcher:
         row.state, row.reason = ("permuted" if again is None else "recomputed"), ""
         self._plans[key] = compile_call(permuted, found.candidate.namespace, row.name)
 
-    def _check(self, key: Any, row: reports.GraphReport, found: _Found, again: Any, state: bytes, reference: Mapping[str, bytes], tries: int) -> Any:
+    def _check(self, key: Any, row: reports.GraphReport, found: _Found, again: Any, state: Any, reference: Mapping[str, bytes], tries: int) -> Any:
         """Run the permuted program on the same arguments, and take it if bits and bytes are right; returns its results, or
         None where they are not those of the original."""
         from peakmem_inductor.arguments import difference
@@ -384,7 +386,7 @@ class Dispatcher:
             self._take(key, row, found, permuted)
         return result
 
-    def _other_bits(self, differs: str, found: _Found, again: Any, state: bytes, reference: Mapping[str, bytes]) -> str:
+    def _other_bits(self, differs: str, found: _Found, again: Any, state: Any, reference: Mapping[str, bytes]) -> str:
         """What to say about a run of other bits: whether the unpermuted program gives the same bits twice."""
         from peakmem_inductor.arguments import difference
 
@@ -468,19 +470,18 @@ def compile_call(wrapper: Wrapper, namespace: Mapping[str, Any], name: str) -> C
     return result
 
 
-def random_state() -> bytes:
-    """State of torch's CPU generator, in memory that its allocator does not count."""
+def random_state() -> Any:
+    """A copy of torch's CPU generator; its state as a tensor would add to the peak of a small graph."""
     import torch
 
-    state: bytes = torch.get_rng_state().numpy().tobytes()
-    return state
+    return torch.default_generator.clone_state()
 
 
-def set_random_state(state: bytes) -> None:
-    """Set the state of torch's CPU generator back."""
+def set_random_state(state: Any) -> None:
+    """Set torch's CPU generator back to what it was when it was copied."""
     import torch
 
-    torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    torch.default_generator.set_state(state.get_state())
 
 
 def graph_name(path: Path) -> str:
