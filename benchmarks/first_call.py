@@ -19,7 +19,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from resumable import collect, last_line
+from resumable import add_rows, collect, last_line
 
 HERE = Path(__file__).resolve().parent
 NETS = (
@@ -111,7 +111,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--nets", default=",".join(NETS))
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one process")
-    parser.add_argument("--rows", type=Path, metavar="FILE", help="append each row there, and go on from those that stand there")
+    add_rows(parser)
     parser.add_argument("--markdown", type=Path, help="write the table there too")
     parser.add_argument("--child", choices=("inductor", "peakmem"))
     given = parser.parse_args()
@@ -127,7 +127,7 @@ def main() -> int:
         command = [sys.executable, __file__, "--nets", net, "--child"]
         return [last_line([*command, backend], environment, given.timeout) for backend in ("inductor", "peakmem")]
 
-    found, failed = collect(given.nets.split(","), both, given.rows)
+    found, failed = collect(given.nets.split(","), None if given.no_run else both, given.rows)
     rows = [(net, a, b) for net, (a, b) in found]
     text = table(rows, failed)
     print(text)

@@ -336,6 +336,8 @@ def table(out: Path) -> str:
     say = lines.append
     say("# Inductor: predicted and realized peaks\n")
     say(f"Made by `benchmarks/inductor_study.py` with torch {', '.join(versions)} on CPU; bytes above entry of the call.\n")
+    say("Small networks: what is compared here are ways to order. What order gives at the widths that people use, where peaks often lie")
+    say("elsewhere, is [another table](inductor-wide.md); what it gives to a whole step of training [a third](training-steps.md).\n")
     known = {key_of(c): c for c in configurations()}
     there = {key_of(e["config"]) for e in entries if e.get("rows")}
     missing = [c for key, c in known.items() if key not in there]

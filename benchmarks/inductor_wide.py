@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from resumable import collect, last_line
+from resumable import add_rows, collect, last_line
 
 HERE = Path(__file__).resolve().parent
 CALLS = 3
@@ -195,6 +195,12 @@ def child(number: int, time_limit: float) -> dict[str, Any]:
 # -- the page ------------------------------------------------------------------------------------------------
 
 
+def short(where: str) -> str:
+    """A statement's name; those of fused kernels list all that was fused."""
+    name, _, place = where.rpartition(", ")
+    return f"{name[:36]}…, {place}" if len(name) > 40 else where
+
+
 def change(before: int, after: int) -> str:
     return f"{100 * (after / before - 1):+.1f} %"
 
@@ -232,7 +238,7 @@ def table(found: dict[int, dict[str, Any]], failed: list[str]) -> str:
             proof = "optimal" if r["certified"] else f"bound {r['bound']:,}"
             lines.append(
                 f"| {name} | {batch} | {r['graph']} | {r['statements']} | {r['before']:,} | {r['after']:,} | {change(r['before'], r['after'])} | "
-                f"{proof} | {how} | {r.get('where', '')} |"
+                f"{proof} | {how} | {short(r.get('where', ''))} |"
             )
         if row["step"]:
             s = row["step"]
@@ -244,11 +250,14 @@ def table(found: dict[int, dict[str, Any]], failed: list[str]) -> str:
                 how = "measured"
             steps.append(
                 f"| {name} | {batch} | {s['before']:,} | {s['after']:,} | {change(s['before'], s['after'])} | {s['bound']:,} | {how} | "
-                f"{s['where']} | {most} |"
+                f"{short(s['where'])} | {most} |"
             )
         if ran and "times" in ran:
             a, b = ran["times"]
-            notes.append(f"- {name}, batch {batch}: processor time of a call {b / a:.3f} times Inductor's ({a:.2f} s, median of {CALLS}, alternating).")
+            same = "; it is the same program, so this is the noise" if ran["rows"][0]["state"] == "kept" else ""
+            notes.append(
+                f"- {name}, batch {batch}: processor time of a call {b / a:.3f} times Inductor's ({a:.2f} s, median of alternating calls{same})."
+            )
     lines += [
         "", "## Steps of training", "",
         "Forward and backward with a cross-entropy loss, above the start of the step (parameters and inputs are there already). *bound*: no",
@@ -259,8 +268,11 @@ def table(found: dict[int, dict[str, Any]], failed: list[str]) -> str:
     ]  # fmt: skip
     if notes:
         lines += ["", "## Time", "", *notes]
+    missing = [f"{n} ({'training' if t else 'inference'}, batch {b})" for i, (n, b, t, _) in enumerate(CONFIGURATIONS) if i not in found]
+    if missing:
+        lines += ["", f"Not run yet: {'; '.join(missing)}."]
     if failed:
-        lines += ["", f"Not found: {', '.join(failed)}."]
+        lines += ["", f"Failed: {', '.join(failed)}."]
     return "\n".join(lines) + "\n"
 
 
@@ -269,7 +281,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only configurations whose network contains this")
     parser.add_argument("--timeout", type=float, default=3600.0, help="seconds for one configuration")
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for ordering one graph")
-    parser.add_argument("--rows", type=Path, metavar="FILE", help="append each row there, and go on from those that stand there")
+    add_rows(parser)
     parser.add_argument("--markdown", type=Path, help="write the table there too")
     parser.add_argument("--child", type=int)
     given = parser.parse_args()
@@ -284,7 +296,7 @@ def main() -> int:
         command = [sys.executable, __file__, "--child", str(numbers[key]), "--time-limit", str(given.time_limit)]
         return last_line(command, environment, given.timeout)
 
-    rows, failed = collect(numbers, find, given.rows)
+    rows, failed = collect(numbers, None if given.no_run else find, given.rows)
     text = table({numbers[key]: row for key, row in rows}, failed)
     print(text)
     if given.markdown:

@@ -20,7 +20,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from resumable import collect, last_line
+from resumable import add_rows, collect, last_line
 
 HERE = Path(__file__).resolve().parent
 NETS = ("mlp_branches", "gpt2_loss:8@0.5", "gpt2_loss:8", "hf_gpt2:8", "aspp_like", "hf_mixtral", "tree_mlp", "mixer", "unet", "hf_bert:8")
@@ -140,7 +140,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--nets", default=",".join(NETS))
     parser.add_argument("--timeout", type=float, default=3600.0, help="seconds for one child")
-    parser.add_argument("--rows", type=Path, metavar="FILE", help="append each row there, and go on from those that stand there")
+    add_rows(parser)
     parser.add_argument("--markdown", type=Path, help="write the table there too")
     parser.add_argument("--child", action="store_true")
     parser.add_argument("--target", type=int, default=0)
@@ -159,7 +159,7 @@ def main() -> int:
         target = arguments(row) + peaks(row)[2]
         return {**row, "target": last_line([*command, "--target", str(target)], environment, given.timeout)}
 
-    rows, failed = collect(given.nets.split(","), both, given.rows)
+    rows, failed = collect(given.nets.split(","), None if given.no_run else both, given.rows)
     text = table(rows, failed)
     print(text)
     if given.markdown:

@@ -57,6 +57,22 @@ def test_the_first_steps_need_no_more_than_inductors(torch: Any, net: Any, state
         assert rows[1].identical
 
 
+def test_a_small_net_has_nothing_of_ours_in_its_peak(torch: Any) -> None:
+    """Not even the five thousand bytes of the generator's state."""
+    nn = torch.nn
+    x, peaks = torch.randn(2, 96), []
+    net = nn.Sequential(*(nn.Sequential(nn.Linear(96, 96), nn.Dropout(0.3)) for _ in range(3)))
+    for backend in ("inductor", "peakmem"):
+        torch._dynamo.reset()
+        compiled = torch.compile(net, backend=backend)
+        for _ in range(3):
+            net.zero_grad()
+            with peakmem_inductor.step() as measured:
+                compiled(x).sum().backward()
+            peaks.append(measured.peak)
+    assert max(peaks[3:]) <= 1.01 * max(peaks[:3])
+
+
 def test_a_forward_that_writes_its_arguments_is_checked_at_the_next_call(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the momentum of statistics and the number of batches: any run too many would show."""
     from dataclasses import replace

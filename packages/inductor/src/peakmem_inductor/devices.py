@@ -75,26 +75,22 @@ def counted_device(devices: Sequence[str], args: Sequence[Any]) -> str:
     return f"cuda:{torch.cuda.current_device()}" if "cuda" in devices else "cpu"
 
 
-def random_state() -> tuple[bytes, tuple[bytes, ...]]:
-    """State of torch's generators, the CPU's and those of all CUDA devices, in memory that no allocator of torch counts."""
+def random_state() -> tuple[Any, ...]:
+    """Copies of torch's generators, the CPU's and those of all CUDA devices: a state as a tensor would add to the peak of a small graph."""
+    return tuple(generator.clone_state() for generator in _generators())
+
+
+def set_random_state(state: tuple[Any, ...]) -> None:
+    """Set torch's generators back to what they were when they were copied."""
+    for generator, copy in zip(_generators(), state):
+        generator.set_state(copy.get_state())
+
+
+def _generators() -> tuple[Any, ...]:
     import torch
 
-    cuda: tuple[bytes, ...] = ()
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        cuda = tuple(g.get_state().numpy().tobytes() for g in torch.cuda.default_generators)
-    return torch.get_rng_state().numpy().tobytes(), cuda
-
-
-def set_random_state(state: tuple[bytes, tuple[bytes, ...]]) -> None:
-    """Set the state of torch's generators back."""
-    import torch
-
-    def tensor(data: bytes) -> Any:
-        return torch.frombuffer(bytearray(data), dtype=torch.uint8)
-
-    torch.set_rng_state(tensor(state[0]))
-    for generator, data in zip(torch.cuda.default_generators, state[1]):
-        generator.set_state(tensor(data))
+    cuda = torch.cuda.default_generators if torch.cuda.is_available() and torch.cuda.is_initialized() else ()
+    return (torch.default_generator, *cuda)
 
 
 def parts_of(storage: Any) -> Iterator[Any]:

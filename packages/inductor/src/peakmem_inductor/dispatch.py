@@ -255,10 +255,12 @@ class Dispatcher:
         try:
             if seen is not None:
                 del result  # what runs now must not need more than the wrapper did, and gives the same
-                result = self._settle(key, row, found, again, state, seen)
+                try:
+                    result = self._settle(key, row, found, again, state, seen)
+                finally:
+                    set_random_state(after_state)
             return result
         finally:
-            set_random_state(after_state)
             row.seconds = time.monotonic() - begin
             reports.add(row)
 
