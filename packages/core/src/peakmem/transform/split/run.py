@@ -85,7 +85,7 @@ def split(
     macs = sum(s.cost for s in program.statements)
     most = parse_extra_macs(DEFAULT_MACS if max_extra_macs is None else max_extra_macs, macs)
     ordering = certify(model, time_limit=None if time_limit is None else time_limit / 4, progress=progress)
-    result = Splitting(source=model, ordering=ordering, macs=macs, most=most if regions is None else None, target=target_peak)
+    result = Splitting(source=model, ordering=ordering, macs=macs, most=most if regions is None else None, target=target_peak, overhead=source.overhead)
     result.seconds["order"] = spent = time.monotonic() - begin
     if ordering.interrupted and (time_limit is None or spent < time_limit / 4):  # Ctrl-C, not the time limit
         result.interrupted, result.reason = True, "interrupted before regions were searched"
