@@ -27,7 +27,7 @@ DEFAULT_MACS = "10%"
 EFFORT = 3_000_000
 """Units of work (`peakmem.ordering.meter`) for the order and the bound of a split program that is realized."""
 
-REALIZED = 3
+REALIZED = 2
 """Points of the front that are realized at most, where arenas miss the live peak; the smallest is kept."""
 
 
