@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from peakmem.frontends.splitting import Region
 from peakmem.model import InputError, Refused, UsageError
 from peakmem.ordering import order_program
+from peakmem.report import words
 from peakmem.transform.split import Search, floor, lay_out, run
 from peakmem_tflite import splitwrite
 from peakmem_tflite.flatbuffer import Flat
@@ -376,6 +378,54 @@ def test_a_target_that_was_missed_is_what_the_reason_speaks_of(tiny):
     assert found.model is None
     assert any(point.peak < found.ordering.peak for point in found.search.points)  # so "none needs less" would be false
     assert "to need 1 B or less" in found.reason
+
+
+def test_a_target_that_an_order_alone_meets_costs_nothing(tiny, tflm):
+    model = load(tiny.encode(tiny.diamond()))
+    best = order_program(model.program).peak
+    found = peakmem.split(model, target_peak=best)
+    assert found.split.regions == () and found.split.extra_macs == 0 and found.search is None
+    assert found.model.predicted_bytes + model.realized_offset <= best and found.verification.failures == ()
+    assert "for no more MACs" in words.split(found) and "without a split, over all orders" in words.split(found)
+    assert peakmem.verify(model, found.model).failures == ()
+
+
+def test_regions_by_hand_are_not_said_to_have_a_limit(tiny):
+    model = load(tiny.encode(tiny.convolutions((8, 8, 4, 4))))
+    regions = [Region(0, 1, 2, kept=True)]
+    found = peakmem.split(model, regions=regions, measure=False)
+    found.split = lay_out(model.splittable(), range(len(model.program)), regions)  # it need not be smaller to be told
+    document = found.to_json()["split"]
+    assert document["max_extra_macs"] is None and [r["halo"] for r in document["regions"]] == ["kept"]
+
+
+def test_operators_that_take_more_than_they_save_are_told(tiny):
+    """The head is smaller, the arena need not be."""
+    model = load(tiny.encode(tiny.convolutions((8, 8, 4, 4))))
+    found = peakmem.split(model, max_extra_macs="30%", time_limit=None, measure=False)
+    added = len(found.split.steps) - len(model.program)
+    said = [note for note in found.notes if "--objective arena" in note]
+    assert bool(said) is (added * 224 > model.predicted_bytes - found.model.predicted_bytes)
+    found.overhead = 0
+    assert not any("--objective arena" in note for note in found.notes)
+
+
+def test_candidates_are_priced_with_the_overlays_that_the_file_will_have(tiny):
+    """Which statements have one, and what it saves, is what is read off the file that is written."""
+    compared = 0
+    for seed in range(40):
+        model = load(tiny.encode(image_net(tiny, seed)))
+        source, n = model.splittable(), len(model.program)
+        for first, kept in product(range(n), (False, True)):
+            try:
+                split = lay_out(source, range(n), [Region(first, min(n - 1, first + 2), 2, kept=kept)])
+                made = model.apply_split(split).program
+            except Refused:
+                continue
+            priced = source.in_memory(split)
+            assert [sorted(g for _, g in row) for row in priced.gains] == [sorted(g for _, g in row) for row in made.gains]
+            compared += made.has_overlays
+    assert compared > 20
 
 
 def test_an_empty_share_is_no_default(tiny):

@@ -10,6 +10,7 @@ from peakmem.frontends.splitting import Region, Split
 from peakmem.model import Schedule, peak_of
 from peakmem.ordering import Ordering
 from peakmem.result import Result, runtime_document
+from peakmem.system.sizes import in_bytes
 from peakmem.transform.split.search import Searched
 
 
@@ -43,6 +44,8 @@ class Splitting:
         What running the given artifact and the split one showed.
     reason : str
         Why nothing was made.
+    overhead : int
+        Bytes that a further statement costs the runtime beside the quantity, about.
     """
 
     source: Model
@@ -58,6 +61,7 @@ class Splitting:
     schedule: Schedule | None = None
     measurement: Measurement = field(default_factory=Measurement)
     reason: str = ""
+    overhead: int = 0
     interrupted: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -93,7 +97,17 @@ class Splitting:
     def notes(self) -> tuple[str, ...]:
         """Sentences a reader must know, each once."""
         parts = (self.source, self.ordering, self.reordering, self.schedule, self.model, self.verification)
-        return tuple(dict.fromkeys(note for part in parts if part is not None for note in part.notes))
+        return tuple(dict.fromkeys([*self._beside(), *(note for part in parts if part is not None for note in part.notes)]))
+
+    def _beside(self) -> list[str]:
+        """Whether the further statements take more than the quantity saves."""
+        if self.split is None or self.model is None:
+            return []
+        added = len(self.split.steps) - len(self.source.program)
+        taken, saved = added * self.overhead, self.source.predicted_bytes - self.model.predicted_bytes
+        if taken <= saved:
+            return []
+        return [f"{added} more statements take about {in_bytes(taken)} beside {self.source.quantity}, estimated, more than the {in_bytes(saved)} saved; --objective arena counts both"]
 
     def to_json(self, *, output: str | None = None) -> dict[str, Any]:
         """The document ``peakmem.result/1``: of the split program where one was made, with ``split``."""

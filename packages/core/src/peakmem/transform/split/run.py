@@ -28,7 +28,7 @@ DEFAULT_MACS = "10%"
 EFFORT = 3_000_000
 """Units of work (`peakmem.ordering.meter`) for the order and the bound of a split program that is realized."""
 
-REALIZED = 3
+REALIZED = 2
 """Points of the front that are realized at most, where arenas miss the live peak; the smallest is kept."""
 
 
@@ -86,7 +86,7 @@ def split(
     macs = sum(s.cost for s in program.statements)
     most = parse_extra_macs(DEFAULT_MACS if max_extra_macs is None else max_extra_macs, macs)
     ordering = certify(model, time_limit=None if time_limit is None else time_limit / 4, progress=progress)
-    result = Splitting(source=model, ordering=ordering, macs=macs, most=most if regions is None else None, target=target_peak)
+    result = Splitting(source=model, ordering=ordering, macs=macs, most=most if regions is None else None, target=target_peak, overhead=source.overhead)
     result.seconds["order"] = spent = time.monotonic() - begin
     if ordering.interrupted and (time_limit is None or spent < time_limit / 4):  # Ctrl-C, not the time limit
         result.interrupted, result.reason = True, "interrupted before regions were searched"

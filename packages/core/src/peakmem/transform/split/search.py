@@ -61,7 +61,7 @@ EFFORT = 200_000
 TRIALS = 120
 """Split programs that are ordered in a search."""
 
-PATIENCE = 20
+PATIENCE = 30
 """Small changes in a row that lower nothing, after which no more are tried."""
 
 GLANCE = 20_000
@@ -89,6 +89,11 @@ class Point:
     added: int
     regions: tuple[Region, ...]
     order: tuple[int, ...] = ()
+
+    @property
+    def keeps(self) -> bool:
+        """Whether halos of a region are kept."""
+        return any(r.kept for r in self.regions)
 
     def value(self, weight: int = 0) -> int:
         """What is to be small: the live peak and ``weight`` bytes for each further statement."""
@@ -304,7 +309,8 @@ class Search:
                 if keeping:
                     self.look_at(self.seeds(estimator), limit // 2, say)
             self.look_at(sorted(within), limit // 2, say)
-            self.improve(limit, say)
+            for kept in (False, True):  # the former have fewer statements, so their arenas reach their live peak more often
+                self.improve(limit, say, kept)
             complete = not self.out()
         except KeyboardInterrupt:
             complete, stopped = False, True
@@ -354,12 +360,16 @@ class Search:
         self.seen[order, regions] = point
         return point
 
-    def improve(self, limit: int, say: Progress) -> None:
-        """Small changes to the points of the front, the lowest first, as long as any is better."""
+    def improve(self, limit: int, say: Progress, kept: bool) -> None:
+        """Small changes to the points of the front, the lowest first, as long as any is better; without ``kept`` halos, or with."""
         tried: set[tuple[tuple[int, ...], tuple[Region, ...]]] = set()
-        before, lowest = self.trials, self.lowest()
+
+        def lowest() -> int:
+            return min((p.peak for p in self.points if kept or not p.keeps), default=self.peak)
+
+        before, least = self.trials, lowest()
         while True:
-            front = pareto(self.points, self.weight)
+            front = pareto([p for p in self.points if kept or not p.keeps], self.weight)
             best = next((p for p in reversed(front) if (p.order, p.regions) not in tried), None)
             if best is None or (self.goal and best.peak <= self.goal):
                 return
@@ -367,10 +377,12 @@ class Search:
             for regions in neighbours(best.regions, len(best.order)):
                 if self.trials >= min(limit, before + PATIENCE) or self.out():
                     return
+                if any(r.kept for r in regions) and not kept:
+                    continue
                 found = self.look(best.order, regions)
                 say(f"ordering split programs: {self.trials}, best {self.lowest():,} B")
-                if self.lowest() < lowest:
-                    before, lowest = self.trials, self.lowest()
+                if lowest() < least:
+                    before, least = self.trials, lowest()
                 if found is not None and (found.value(self.weight), found.extra_macs) < (best.value(self.weight), best.extra_macs):
                     break
 
