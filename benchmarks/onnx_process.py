@@ -6,7 +6,7 @@ loading to the fourth run; the median of fresh processes that alternate. The tim
 ratio of the medians. Bits and predicted bytes are checked by runs of their own; a row that is off says so.
 
     python benchmarks/onnx_process.py                       # print
-    python benchmarks/onnx_process.py --markdown FILE       # also write the table
+    python benchmarks/onnx_process.py --write               # also docs/tables/onnx-process.md
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from common import Load, markdown, parser
+from common import ROOT, Load, markdown, parser, write
 from peakmem.api import load, optimize
 from peakmem.model import PeakmemError
 from peakmem_onnx import process
 from peakmem_onnx.capi import library_of_the_wheel
 from peakmem_onnx.feeds import write_feeds
-from peakmem_onnx.runtime import scratch
+from peakmem_onnx.runtime import runtime_version, scratch
 
 SHAPES = {"rapidocr_det": ("x=1,3,480,640",), "basic_pitch": ("serving_default_input_2:0=1,43844,1",)}
 FILES = {
@@ -63,7 +63,7 @@ def row(name: str, path: Path, repeats: int, limit: float) -> list[str]:
             off.append(f"{deploy}: {check.failures or (check.bitwise_identical, check.predicted_bytes, check.optimized_bytes)}")
         made.append(result.model)
     with scratch() as folder:
-        feeds = write_feeds(made[0].origin.feeds[:1], folder)
+        feeds = write_feeds(made[0].one_of_each, folder)
         found = process.configurations(load(path, **options), None, folder)
         for model in made:
             file = folder / f"{model.way.quantity}.onnx"
@@ -85,6 +85,7 @@ def row(name: str, path: Path, repeats: int, limit: float) -> list[str]:
 
 def main() -> int:
     arguments = parser(__doc__)
+    arguments.add_argument("--write", action="store_true", help="write docs/tables/onnx-process.md")
     arguments.add_argument("--models", default=",".join(FILES), metavar="A,B", help="which models (%(default)s)")
     arguments.add_argument("--repeats", type=int, default=5, metavar="N", help="processes of each kind (%(default)s)")
     arguments.add_argument("--time-limit", type=float, default=20.0, metavar="SECONDS", help="for each order (%(default)s)")
@@ -104,18 +105,17 @@ def main() -> int:
         except PeakmemError as error:
             notes.append(f"{name}: {error}")
         print(f"{name} is done", file=sys.stderr)
-    text = "\n\n".join(
-        [
-            f"MiB of resident memory above imports and inputs, median of {given.repeats} processes that alternate; target: at least "
-            f"{LESS:.0%} below as it comes, below patterns off, at most {SLOWER:.2f} of the CPU time (arena, replay).",
-            markdown(HEAD, rows),
-            *notes,
-            load_of_machine.note(),
-        ]
+    write(
+        ROOT / "docs" / "tables" / "onnx-process.md" if given.write else given.markdown,
+        "ONNX Runtime: what the process takes",
+        "python benchmarks/onnx_process.py --write",
+        f"MiB of resident memory above imports and inputs, onnxruntime {runtime_version()}, one thread, median of {given.repeats} processes "
+        f"that alternate; time is CPU time against the session as it comes. Target: at least {LESS:.0%} below as it comes, below patterns "
+        f"off, at most {SLOWER:.2f} of the CPU time (arena, replay).",
+        markdown(HEAD, rows),
+        *notes,
+        load_of_machine.note(),
     )
-    print(text)
-    if given.markdown is not None:
-        given.markdown.write_text(text + "\n")
     return 0
 
 
