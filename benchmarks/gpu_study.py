@@ -135,7 +135,7 @@ class Study:
             ordered, its = found.ordered()
             programs = {"untouched": (wrapper, profile, original), "permuted": (ordered, its, compile_call(ordered, candidate.namespace, "permuted"))}
             if found.pooled is not None:
-                row["pool"] = {"bytes": found.pooled.size, "inside": found.pooled.inside, "outside": found.pooled.outside, "least": found.pooled.least}
+                row["plan"] = {"bytes": found.pooled.size, "inside": found.pooled.inside, "outside": found.pooled.outside, "least": found.pooled.least}
                 programs["pool"] = (found.pooled.wrapper, found.pooled.profile, compile_call(found.pooled.wrapper, candidate.namespace, "pool"))
             result, reference = None, {}
             gc.collect()
@@ -327,7 +327,7 @@ def table(out: Path) -> str:
         cells = []
         for program in PROGRAMS:
             cells.append(f"{r[program]['predicted']:,}" if program in r else "-")
-        cells.append(f"{r['pool']['bytes']:,}" if "pool" in r and "bytes" in r["pool"] else "-")
+        cells.append(f"{r['plan']['bytes']:,}" if "plan" in r else "-")
         for program in PROGRAMS:
             grown = [x["measured"][2] for x in r[program]["runs"]] if program in r else []
             cells.append(f"{grown[0]:,}; {min(grown[1:]):,} to {max(grown[1:]):,}" if grown else "-")
@@ -354,7 +354,7 @@ def data(out: Path, file: Path) -> None:
                 config = entry["config"]
                 name = f"{config['net']} {row['graph']}{' dynamic' if config['dynamic'] else ''}"
                 peaks = {p: row[p]["runs"][0]["measured"][0] for p in PROGRAMS if p in row}
-                pool = {"bytes": row["pool"]["bytes"], "least": row["pool"]["least"]} if "pool" in row else None
+                pool = {"bytes": row["plan"]["bytes"], "least": row["plan"]["least"]} if "plan" in row else None
                 found.append(
                     {"name": name, "torch": entry["torch"], "source": row["source"], "profile": row["profile"], "order": row["order"],
                      "pool": pool, "requested": peaks}

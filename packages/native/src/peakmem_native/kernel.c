@@ -1,6 +1,7 @@
 /* The inner loops of peakmem's order search, for core to call through ctypes.
  *
- * peakmem.ordering.problem, .beam, .walk and .cuts are the specification: for the same input every function here gives
+ * peakmem.ordering.problem, .beam, .walk and .cuts are the specification (of canonical.c beside it: peakmem.arena.canonical): for
+ * the same input every function here gives
  * the same order and counts the same units of work, statement by statement. Integers only, no clock, no threads,
  * no state outside the handles; two handles may be used from two threads.
  */
@@ -30,7 +31,7 @@ static int lowest(uint64_t x)
 }
 #endif
 
-#define ABI 3
+#define ABI 4
 
 enum { PAUSED, FOUND, NONE, NO_MEMORY };
 

@@ -208,7 +208,9 @@ def _realize(result: Splitting, one: Split, deadline: float | None, progress: Pr
     reached = final.predicted_bytes
     if reached >= model.predicted_bytes:
         why = f"the split needs {model.quantity} {human(reached)}, no less than the model as it is ({human(model.predicted_bytes)})"
-        result.reason = result.reason or "; ".join((why, *schedule.notes))
+        if schedule.notes and ordering.peak < model.predicted_bytes + model.realized_offset:  # it could, and the adapter says why not
+            why = "the split that was found is not taken: " + "; ".join(schedule.notes)
+        result.reason = result.reason or why
     elif result.model is None or reached < result.model.predicted_bytes:
         result.split, result.written, result.model, result.reordering, result.schedule = one, made, final, ordering, schedule
         result.reason = ""
