@@ -38,6 +38,8 @@ def main() -> int:
     counts: dict[str, Counter[str]] = {}
     reasons: Counter[str] = Counter()
     for seed in range(arguments.seed, arguments.seed + arguments.nets):
+        if (seed - arguments.seed) % 25 == 0:
+            print(f"net {seed}", file=sys.stderr, flush=True)
         rng = random.Random(seed)
         kind, level = rng.choice(tests.KINDS), rng.choice(LEVELS)
         proto = tests.image_net(seed, kind=kind)

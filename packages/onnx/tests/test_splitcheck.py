@@ -38,14 +38,14 @@ def nets(seeds, kinds=("float", "float", "qlinear", "qdq")):
 def test_bands_have_the_same_bits_or_differ_by_a_sum_of_floats_alone(seed):
     """Without the judge: quantized nets and nets without convolutions are equal by arithmetic, others mostly; all are recognised."""
     equal = 0
-    for _, one, outputs, proto, region in nets(range(100 * seed, 100 * seed + 40)):
+    for _, one, outputs, proto, region in nets(range(100 * seed, 100 * seed + 25)):
         made, theirs = known(proto) or (None, None)
         assert made is not None, region
         assert read_split(one, made)
         sums = any(node.op_type in ("Conv", "ConvTranspose", "GlobalAveragePool", "InstanceNormalization") for node in one.proto.graph.node)
         assert outputs == theirs or sums, region
         equal += outputs == theirs
-    assert equal > 60
+    assert equal > 35
 
 
 def test_wrong_splits_are_refused():

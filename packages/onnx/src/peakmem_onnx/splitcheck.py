@@ -70,13 +70,7 @@ def in_bands(first: Artifact, second: Artifact) -> bool:
 
 
 def split_numbers(first: Artifact, second: Artifact) -> tuple[dict[str, str], dict[str, str]]:
-    """The number of every value of both files, where values that are joined have those that they have whole; views have none.
-
-    Raises
-    ------
-    InputError
-        Where what a node makes has other rows than its operator gives.
-    """
+    """The number of every value of both files, where values that are joined have those that they have whole; views have none."""
     names = Names()
     a, b = _Named(first, names), _Named(second, names)
     left, right = ({name: number for name, number in one.numbering.now.items() if name not in one.viewed} for one in (a, b))
@@ -97,17 +91,19 @@ class _Named:
         self.maker = Maker(names, self.bands.known, self.bands.buffer_of, self.of, self.whole)
         for node, step in zip(one.graph.nodes, one.part.steps, strict=True):
             found = self._moved(node) or self._computed(node, step)
-            if found is None:
+            if found is None or not self._fits(found, node.outputs[0]):
                 number, _ = self.numbering.run(step)
                 for token in step.effects:
                     self.effects.setdefault(token, []).append(number)
                 continue
             name = node.outputs[0]
-            shape = self._shape(name)
-            if len(shape) != 4 or height(found) != shape[ROWS] or (width(found) != shape[1] and name not in self.viewed):
-                raise InputError(f"{node.name} gives {height(found)} rows of {width(found)} channels, not {list(shape)}")
             self.cells[name] = found
             self.numbering.now[name] = self._joined(found)
+
+    def _fits(self, cells: Cells, name: str) -> bool:
+        """Whether a value has as many rows and channels as were named."""
+        shape = self._shape(name)
+        return len(shape) == 4 and height(cells) == shape[ROWS] and (width(cells) == shape[1] or name in self.viewed)
 
     def whole(self, name: str) -> str:
         return self.numbering.value(name)
@@ -192,6 +188,6 @@ class _Named:
         if step.effects or step.bodies or len(names) != 1 or names[0] != node.outputs[0] or not self._shape(names[0]) or self.viewed.intersection(node.inputs):
             return None
         found = self.maker.make(node, step.what, self._shape(names[0]))
-        if found is not None:
+        if found is not None and self._fits(found, names[0]):
             self.made[node.index] = found
         return found
