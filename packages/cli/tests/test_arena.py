@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import random
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,30 @@ def test_alignment_rounds_up(peakmem, table, tmp_path):
     out = tmp_path / "out.csv"
     assert peakmem("arena", table, "--alignment", 16, "-o", out).out.startswith("arena 48 B, exact")
     assert {offset % 16 for offset in offsets(out)} == {0}
+
+
+def test_effort_ends_the_search(peakmem, tmp_path):
+    """Items cut out of a rectangle of 100,000 bytes, which the greedy rules do not put together again."""
+    rng, pieces = random.Random(1), [(0, 12, 0, 100_000)]
+    while len(pieces) < 100:
+        begin, end, low, high = pieces.pop(rng.randrange(len(pieces)))
+        if end - begin > 1 and rng.random() < 0.5:
+            cut = rng.randrange(begin + 1, end)
+            pieces += [(begin, cut, low, high), (cut, end, low, high)]
+        elif high - low > 1:
+            cut = rng.randrange(low + 1, high)
+            pieces += [(begin, end, low, cut), (begin, end, cut, high)]
+        else:
+            pieces.append((begin, end, low, high))
+    rng.shuffle(pieces)
+    path = tmp_path / "plan.csv"
+    path.write_text("id,lower,upper,size\n" + "".join(f"{k},{a},{b},{d - c}\n" for k, (a, b, c, d) in enumerate(pieces)))
+    none, some = (peakmem("arena", path, "--json", "--effort", effort, "--time-limit", "inf").document for effort in (0, 0.1))
+    assert none["arena"] > some["arena"] == 100_000
+    done = peakmem("arena", path, "--effort", "nan")
+    assert done.code == 2 and "Invalid value for '--effort'" in done.err
+    done = peakmem("arena", "a.tflite", "b.tflite", "--effort", 1)
+    assert done.code == 2 and "--effort: is for a table" in done.err
 
 
 def test_several_memories(peakmem, tmp_path):

@@ -18,6 +18,7 @@ def arena_table(
     capacity: list[int] | None = None,
     alignment: int = 1,
     time_limit: float = 10.0,
+    effort: float | None = None,
     force: bool = False,
 ) -> int:
     """Place the items of a table in MiniMalloc's form and answer how large the arena is.
@@ -42,7 +43,8 @@ def arena_table(
     peak = liveness_peak(items)
     seconds = limit(time_limit)
     deadline = None if seconds is None else time.monotonic() + seconds
-    effort = max(NODES)
+    if effort is None:
+        effort = max(NODES)
     document: dict[str, object] = {"schema": "peakmem.arena/1", "input": str(plan), "items": len(items), "live_peak": peak}
     added: dict[str, tuple[int, ...]]
     refused: Refused | None = None

@@ -39,6 +39,16 @@ def command(
         int, typer.Option("--alignment", metavar="BYTES", min=1, help="Table: offsets are multiples of this; sizes are rounded up.")
     ] = 1,
     time_limit: TimeLimit = 10.0,
+    effort: Annotated[
+        float | None,
+        typer.Option(
+            "--effort",
+            metavar="E",
+            min=0,
+            help="Table: stop searching after this much, 2 for half a million nodes (default: 250 for 125 million); with "
+            "'--time-limit inf' the answer is the same on any machine.",
+        ),
+    ] = None,
     frontend: FrontendName = None,
     snippet_out: Annotated[
         Path | None, typer.Option("--snippet-out", metavar="FILE", help="Models: write the source text that shares the arena here.")
@@ -60,7 +70,7 @@ def command(
     idle = (
         {"--snippet-out": snippet_out, "--frontend": frontend, **{f"--{key.replace('_', '-')}": value for key, value in options.items()}}
         if table
-        else {"--output": output, "--capacity": capacity, "--alignment": alignment if alignment != 1 else None}
+        else {"--output": output, "--capacity": capacity, "--alignment": alignment if alignment != 1 else None, "--effort": effort}
     )
     for name, value in idle.items():
         if value is not None:
@@ -69,7 +79,7 @@ def command(
         from peakmem_cli.arena_table import arena_table
 
         return arena_table(
-            files[0], screen, output=output, capacity=capacity, alignment=alignment, time_limit=time_limit, force=force
+            files[0], screen, output=output, capacity=capacity, alignment=alignment, time_limit=time_limit, effort=effort, force=force
         )
     from peakmem_cli.arena_models import arena_models
 
