@@ -34,6 +34,13 @@ ONNX_MODELS = ("silero-vad==6.2.3", "basic-pitch==0.4.0", "magika==1.0.3", "rapi
 """Carry real ONNX models; likewise."""
 
 
+ONNX_RUNTIMES = ("1.21.0", "1.26.0", "newest")
+"""The oldest release that the ONNX frontend takes, one between, and the newest that pip finds."""
+
+BY_RELEASE = tuple(f"packages/onnx/tests/test_{name}.py" for name in ("orders", "models", "structure", "arena", "split", "splitcheck"))
+"""Tests of the ONNX frontend whose outcome hangs on the release of ONNX Runtime."""
+
+
 def need(session: nox.Session, *packages: str) -> None:
     """Skip a session whose package is not in this checkout."""
     for package in packages:
@@ -102,6 +109,17 @@ def onnx(session: nox.Session) -> None:
     session.install(*map(local, CORE), local("onnx", "runtime"), local("cli"), PLUGIN, *TESTING)
     session.install("--no-deps", *ONNX_MODELS)
     test(session, "packages/onnx/tests", *CONTRACT)
+
+
+@nox.session(python=["3.11", "3.12", "3.13"])
+@nox.parametrize("runtime", ONNX_RUNTIMES)
+def onnx_versions(session: nox.Session, runtime: str) -> None:
+    """The ONNX frontend with releases of ONNX Runtime on each Python."""
+    need(session, "onnx")
+    wanted = "onnxruntime" if runtime == "newest" else f"onnxruntime=={runtime}"
+    session.install(wanted, *map(local, (*CORE, "onnx", "cli")), *TESTING)
+    session.install("--no-deps", *ONNX_MODELS)
+    test(session, *BY_RELEASE)
 
 
 @nox.session

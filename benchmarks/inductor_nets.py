@@ -395,6 +395,41 @@ class Encoder(nn.Module):
         return self.head(x)
 
 
+class Gpt2Layer(nn.Module):
+    """As transformers writes it: one product for queries, keys and values, GELU by tanh."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.n1, self.n2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.o = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.heads = heads
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, t, c = x.shape
+        q, k, v = (y.view(n, t, self.heads, c // self.heads).transpose(1, 2) for y in self.qkv(self.n1(x)).split(c, 2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.o(y.transpose(1, 2).reshape(n, t, c))
+        return x + self.down(F.gelu(self.up(self.n2(x)), approximate="tanh"))
+
+
+class Gpt2(nn.Module):
+    """A language model that gives the loss of the next token, the head tied to the embedding."""
+
+    def __init__(self, layers: int = 2, width: int = 64, heads: int = 4, vocabulary: int = 200, length: int = 128) -> None:
+        super().__init__()
+        self.word, self.position = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.layers = nn.ModuleList(Gpt2Layer(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.word(ids) + self.position(torch.arange(ids.shape[1], device=ids.device))
+        for layer in self.layers:
+            x = layer(x)
+        logits = F.linear(self.norm(x), self.word.weight)
+        return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
 class T5(nn.Module):
     """Encoder and decoder with a relative position bias."""
 
@@ -744,6 +779,7 @@ NETS: dict[str, Callable[[], Built]] = {
     "deeplabv3_mobilenetv3_128": lambda: (DeepLab(*_mobile(True)), image(3, 128)),
     "hf_bert": lambda: (Encoder(pre=False, plain=True), tokens(64)),
     "hf_gpt2": lambda: (Encoder(causal=True), tokens(64)),
+    "gpt2_loss": lambda: (Gpt2(), tokens(64)),
     "hf_albert": lambda: (Encoder(layers=3, pre=False, plain=True, shared=True), tokens(64)),
     "hf_t5": lambda: (T5(), tokens(64)),
     "hf_vit": lambda: (ViT(), image(3, 32)),
@@ -774,6 +810,7 @@ WIDE: dict[str, Callable[[], Built]] = {
     "ViT-B/16, 224": lambda: (ViT(768, 224, 16, 12, 12), image(3, 224)),
     "BERT base, 128 tokens": lambda: (Encoder(12, 768, 30522, pre=False, plain=True, heads=12), tokens(128, 30522)),
     "GPT-2, 512 tokens": lambda: (Encoder(12, 768, 50257, causal=True, heads=12, length=1024), tokens(512, 50257)),
+    "GPT-2 as in transformers, 512 tokens": lambda: (Gpt2(12, 768, 12, 50257, 1024), tokens(512, 50257)),
     "DARTS, 14 cells of 48, 224": lambda: (_darts(48, 14, True), image(3, 224)),
     "DARTS, 20 cells of 36, 32": lambda: (_darts(36, 20, False), image(3, 32)),
 }

@@ -35,6 +35,7 @@ CONFIGURATIONS = (  # net, batch, training, runs
     ("DeepLabV3, ResNet trunk (1,1,1,2), 321", 2, True, False), ("ResNet-50, 224", 32, True, False),
     ("U-Net, 64 to 1024, 256", 2, True, False), ("GPT-2, 512 tokens", 4, True, False), ("BERT base, 128 tokens", 16, True, False),
     ("ViT-B/16, 224", 16, True, False), ("GoogLeNet, 224", 32, True, False), ("DARTS, 20 cells of 36, 32", 96, True, False),
+    ("GPT-2 as in transformers, 512 tokens", 4, True, False),
 )  # fmt: skip
 
 
@@ -48,6 +49,8 @@ def function_of(name: str, training: bool, batch: int) -> tuple[Any, Any, tuple[
         return net, net, args
     with torch.no_grad():
         shape = torch.Size(net(*(a[:2] for a in args)).shape)
+    if not shape:
+        return net, net, args
     sizes = (batch, *shape[2:]) if len(shape) == 4 else (batch * shape[1],) if len(shape) == 3 else (batch,)
     classes = shape[1] if len(shape) == 4 else shape[-1]
     target = torch.randint(0, classes, sizes)

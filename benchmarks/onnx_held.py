@@ -6,13 +6,15 @@ is ONNX Runtime's log, that of the places is our allocator's and, for what comes
 open dimensions is also run as it comes with inputs of a second shape: what its arena takes then.
 
     python benchmarks/onnx_held.py                    # print
-    python benchmarks/onnx_held.py --write            # also docs/tables/onnx-held.md
+    python benchmarks/onnx_held.py --write            # also docs/tables/onnx-held.md, row by row
+    python benchmarks/onnx_held.py --write --keep     # rows that are there already are kept, as long as the release is the same
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ SECOND = {
     "silero_vad": {"input": (3, 288), "state": (2, 3, 128)},
 }  # fmt: skip
 """Inputs of a second shape; other inputs stay."""
+PAGE = ROOT / "docs" / "tables" / "onnx-held.md"
 HEAD = (
     "model", "level", "as it comes", "its second run", "a second shape", "planned arena", "planned arena, C", "planned places, C",
     "predicted",
@@ -109,6 +112,7 @@ def row(name: str, path: Path, options: dict[str, Any], level: str) -> list[str]
 def main() -> int:
     arguments = parser(__doc__)
     arguments.add_argument("--write", action="store_true", help="write docs/tables/onnx-held.md")
+    arguments.add_argument("--keep", action="store_true", help="make the rows that the page has not")
     arguments.add_argument("--levels", default="none,all", metavar="A,B", help="of ONNX Runtime's optimizer (%(default)s)")
     arguments.add_argument("--only", default="", metavar="TEXT", help="models whose name contains this")
     given = arguments.parse_args()
@@ -123,28 +127,45 @@ def main() -> int:
         if file.exists():
             all_of_them[name] = (file, options)
     load_of_machine = Load()
-    rows = []
+    target = PAGE if given.write else given.markdown
+    rows = kept(PAGE) if given.keep else {}
     for name, (path, options) in all_of_them.items():
         for level in given.levels.split(",") if given.only in name else ():
+            if (name, level) in rows:
+                continue
             try:
-                rows.append(row(name, path, options, level))
+                rows[name, level] = row(name, path, options, level)
             except PeakmemError as error:
-                rows.append([name, level, *[""] * 6, str(error)])
-            print("| " + " | ".join(rows[-1]) + " |", file=sys.stderr, flush=True)
+                rows[name, level] = [name, level, *[""] * 6, str(error).replace(str(path), name)]
+            print("| " + " | ".join(rows[name, level]) + " |", file=sys.stderr, flush=True)
+            page(target, rows.values(), absent, load_of_machine)
+    return 0
+
+
+def kept(file: Path) -> dict[tuple[str, str], list[str]]:
+    """The rows of a page that this release of ONNX Runtime made."""
+    if not file.exists() or f"onnxruntime {runtime_version()}," not in file.read_text():
+        return {}
+    lines = [line.strip("|").split("|") for line in file.read_text().splitlines() if line.startswith("|")][2:]
+    return {(cells[0].strip(), cells[1].strip()): [cell.strip() for cell in cells] for cells in lines}
+
+
+def page(target: Path | None, rows: Iterable[list[str]], absent: list[str], load_of_machine: Load) -> None:
+    """Print what there is, and write it."""
     write(
-        ROOT / "docs" / "tables" / "onnx-held.md" if given.write else given.markdown,
+        target,
         "ONNX Runtime: what allocators hold",
         "python benchmarks/onnx_held.py --write",
         f"Bytes, onnxruntime {runtime_version()}, one thread. *As it comes*: regions of the arena of a default session after two runs of the "
         "file as given, optimized at the level, and what the second of these runs took (with memory patterns it asks for one block); *a "
-        "second shape*: what the arena took in two more runs of it. *Planned arena*: its one region, after three runs with the outputs of "
-        "the run before still held; *places*: the block and the outputs. *Predicted* is `equal` where every region of every phase, from "
-        "loading to the last run, and every byte of the places was predicted. Constants are not counted.",
+        "second shape*: what the arena took in two more runs, of other inputs. *Planned arena*: its one region, after three runs with the "
+        "outputs of the run before still held; *places*: the block and the outputs. The files are as ONNX Runtime makes them, in its own "
+        "order. *Predicted* is `equal` where every region of every phase, from loading to the last run, and every byte of the places was "
+        "predicted. Constants are not counted.",
         markdown(HEAD, rows, left=2),
         *(f"Absent: {sentence}." for sentence in absent),
         load_of_machine.note(),
     )
-    return 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Whole training steps: what order gives, and what a search over what the forward saves gives on top.
 
-    python benchmarks/training_steps.py [--nets mlp_branches,hf_gpt2:8@0.5] [--rows rows.jsonl] [--markdown docs/tables/training-steps.md]
+    python benchmarks/training_steps.py [--nets mlp_branches,gpt2_loss:8@0.5] [--rows rows.jsonl] [--markdown docs/tables/training-steps.md]
 
 One child process a row, one thread: ``name:batch`` is compiled with ``options={"memory": "least"}``, ``name:batch@budget`` with
 torch's ``activation_memory_budget`` set. Each step is forward, backward and Adam, the loss in the graph. Modelled before
@@ -23,7 +23,7 @@ from typing import Any
 from resumable import collect, last_line
 
 HERE = Path(__file__).resolve().parent
-NETS = ("mlp_branches", "hf_gpt2:8@0.5", "hf_gpt2:8", "aspp_like", "hf_mixtral", "tree_mlp", "mixer", "unet", "hf_bert:8")
+NETS = ("mlp_branches", "gpt2_loss:8@0.5", "gpt2_loss:8", "hf_gpt2:8", "aspp_like", "hf_mixtral", "tree_mlp", "mixer", "unet", "hf_bert:8")
 ROWS = ("saved activations", "held since the forward", "saved activations and results", "temporaries", "gradients", "workspaces")
 
 
@@ -42,7 +42,7 @@ def child(net_name: str, target: int) -> dict[str, Any]:
 
     def loss(*inputs: Any) -> Any:
         out = net(*inputs)
-        return sum(part.square().mean() for part in (out if isinstance(out, tuple) else (out,)))
+        return out if out.dim() == 0 else out.square().mean()
 
     options: dict[str, Any] = {"target_peak": target} if target else {} if budget else {"memory": "least"}
     optimizer = torch.optim.Adam(net.parameters())

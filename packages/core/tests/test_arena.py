@@ -420,3 +420,21 @@ def test_ctrl_c_keeps_what_was_found_for_several_memories(monkeypatch: pytest.Mo
     monkeypatch.setattr(memories, "plan", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):  # nothing was found
         memories.spread(items, [120, 10_000])
+
+
+def test_bytes_saved_at_one_step_are_a_heaviest_matching(monkeypatch: pytest.MonkeyPatch) -> None:
+    nx = pytest.importorskip("networkx", reason="needs networkx: pip install networkx")
+    from peakmem.arena import items as module
+
+    for seed in range(300):
+        rng = random.Random(seed)
+        items = [Item(f"i{k}", rng.randint(1, 9), 0, 1) for k in range(12)]
+        pairs = sorted({(rng.randrange(6), 6 + rng.randrange(6)) for _ in range(rng.randint(1, 14))})
+        graph = nx.Graph()
+        for a, o in pairs:
+            graph.add_edge(a, o, weight=min(items[a].size, items[o].size))
+        most = sum(graph.edges[edge]["weight"] for edge in nx.max_weight_matching(graph))
+        assert module._saved(items, pairs) == most
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "MOST_MATCHED", 1)
+            assert module._saved(items, pairs) >= most

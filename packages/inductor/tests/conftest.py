@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import sys
-from importlib.util import find_spec
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,8 @@ import pytest
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "check" / "tests")]  # for `texts` and others; for `generators`
+
+from fresh import fresh_torch  # noqa: E402
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -26,23 +27,10 @@ def one_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture
-def torch() -> Any:
-    """torch with one thread and no compiled graphs, or a skip that says what is missing."""
-    if find_spec("torch") is None:
-        pytest.skip("torch is not installed (pip install 'peakmem-inductor[torch]')")
-    if not (shutil.which("g++") or shutil.which("c++")):
-        pytest.skip("no C++ compiler: Inductor cannot compile here")
-    import peakmem_inductor
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    peakmem_inductor.reset()
-    yield torch
-    torch.set_num_threads(threads)
-    torch._dynamo.reset()
+def torch() -> Iterator[Any]:
+    """`fresh_torch` for one test."""
+    with fresh_torch() as module:
+        yield module
 
 
 class OrderCheck:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import peakmem_inductor
 import pytest
+from fresh import fresh_torch
 from peakmem.model import UsageError
 from peakmem_inductor import budgets, serving
 from peakmem_inductor.backend import split_options
+
+FEW = (1.0, 0.4)
 
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each budget is a compilation: two of them."""
-    monkeypatch.setattr(budgets, "BUDGETS", (1.0, 0.4))
+    monkeypatch.setattr(budgets, "BUDGETS", FEW)
 
 
-def branches(torch: Any, count: int = 4) -> Any:
+def branches(torch: Any, count: int = 3) -> Any:
     """Wide branches, all first layers written first."""
     nn, F = torch.nn, torch.nn.functional
 
@@ -51,14 +55,24 @@ def steps(torch: Any, net: Any, backend: str, options: dict[str, Any], count: in
     return seen, peaks
 
 
-def test_the_least_is_found_and_is_what_was_modelled(torch: Any) -> None:
+@pytest.fixture(scope="module")
+def least() -> SimpleNamespace:
+    """A search for the least and three steps after it, for all that ask what it found."""
+    with fresh_torch() as torch, pytest.MonkeyPatch.context() as patch:
+        from torch._functorch import config
+
+        patch.setattr(budgets, "BUDGETS", FEW)
+        net = branches(torch)
+        before = config.activation_memory_budget
+        seen, peaks = steps(torch, net, "peakmem", {"memory": "least"})
+        assert config.activation_memory_budget == before
+        return SimpleNamespace(net=net, seen=seen, peaks=peaks, report=peakmem_inductor.report())
+
+
+def test_the_least_is_found_and_is_what_was_modelled(torch: Any, least: SimpleNamespace) -> None:
     from torch._functorch import config
 
-    net = branches(torch)
-    before = config.activation_memory_budget
-    got, peaks = steps(torch, net, "peakmem", {"memory": "least"})
-    assert config.activation_memory_budget == before
-    report = peakmem_inductor.report()
+    net, got, peaks, report = least.net, least.seen, least.peaks, least.report
     (choice,) = report.choices
     taken = choice.chosen
     assert taken.after == min(b.after for b in choice.budgets) < choice.budgets[0].after
@@ -75,15 +89,14 @@ def test_the_least_is_found_and_is_what_was_modelled(torch: Any) -> None:
     assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
 
 
-def test_a_target_takes_the_fewest_macs_and_no_more_than_it_must(torch: Any) -> None:
-    net = branches(torch)
-    steps(torch, net, "peakmem", {"memory": "least"}, 1)
-    (all_of_them,) = peakmem_inductor.report().choices
-    most, least = all_of_them.budgets[0], all_of_them.chosen
+def test_a_target_takes_the_fewest_macs_and_no_more_than_it_must(torch: Any, least: SimpleNamespace) -> None:
+    net = least.net
+    (all_of_them,) = least.report.choices
+    most, best = all_of_them.budgets[0], all_of_them.chosen
     steps(torch, net, "peakmem", {"target_peak": most.resident + most.after}, 1)
     (choice,) = peakmem_inductor.report().choices
     assert (choice.chosen.budget, len(choice.budgets), choice.reason) == (1.0, 1, "")
-    goal = f"{least.resident + least.after}"
+    goal = f"{best.resident + best.after}"
     _, peaks = steps(torch, net, "peakmem", {"target_peak": goal})
     (choice,) = peakmem_inductor.report().choices
     assert choice.target == int(goal)
@@ -92,7 +105,7 @@ def test_a_target_takes_the_fewest_macs_and_no_more_than_it_must(torch: Any) -> 
     with pytest.warns(peakmem_inductor.PeakmemWarning, match="none needs so little; the least is"):
         steps(torch, net, "peakmem", {"target_peak": "1KiB"}, 1)
     (choice,) = peakmem_inductor.report().choices
-    assert choice.chosen.after == least.after
+    assert choice.chosen.after == best.after
 
 
 def test_equal_partitions_are_generated_once(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:

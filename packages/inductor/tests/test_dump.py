@@ -10,6 +10,7 @@ from typing import Any
 import peakmem
 import peakmem_inductor
 import pytest
+from fresh import fresh_torch
 from peakmem.model import RuntimeFailed, RuntimeMissing, Schedule, UsageError
 from peakmem_inductor.emitting import emit
 from peakmem_inductor.profile import profile_path
@@ -32,11 +33,11 @@ def branches(torch: Any) -> Any:
     return Branches()
 
 
-@pytest.fixture
-def dumped(torch: Any, tmp_path: Path) -> list[Path]:
-    net = branches(torch)
-    with peakmem_inductor.dump(tmp_path / "w") as written:
-        torch.compile(net, backend="peakmem")(torch.randn(1, 8, 16, 16)).sum().backward()
+@pytest.fixture(scope="module")
+def dumped(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Backward and forward; no test writes to them."""
+    with fresh_torch() as torch, peakmem_inductor.dump(tmp_path_factory.mktemp("dumped") / "w") as written:
+        torch.compile(branches(torch), backend="peakmem")(torch.randn(1, 8, 16, 16)).sum().backward()
     paths: list[Path] = written()
     assert len(paths) == 2
     assert all(profile_path(p).exists() for p in paths)
@@ -60,16 +61,16 @@ def test_a_dump_is_studied_without_torch_and_verified_with_it(dumped: list[Path]
     for path in dumped:
         model = peakmem.load(path)
         assert model.profile.measured_peak == model.predicted_bytes, "the recorded run is what is modelled"
-        result = peakmem.optimize(model)
-        check = result.verification
-        assert check is not None, result.unmeasured
-        assert check.as_predicted, check.failures
-        assert check.bitwise_identical
-        out = tmp_path / path.name
+    result = peakmem.optimize(peakmem.load(backward))  # the forward runs in the next test
+    check = result.verification
+    assert check is not None, result.unmeasured
+    assert check.as_predicted, check.failures
+    assert check.bitwise_identical
+    out = tmp_path / backward.name
+    result.model.save(out)
+    assert peakmem.load(out).predicted_bytes == check.predicted_bytes
+    with pytest.raises(UsageError, match="exists already"):
         result.model.save(out)
-        assert peakmem.load(out).predicted_bytes == check.predicted_bytes
-        with pytest.raises(UsageError, match="exists already"):
-            result.model.save(out)
 
 
 def test_verify_finds_a_wrong_program_and_a_wrong_model(dumped: list[Path]) -> None:

@@ -332,7 +332,7 @@ def regions(source: Any, rng: random.Random, tries: int) -> list[Region]:
         last = first
         while last + 1 in starts and rng.random() < 0.75:
             last += 1
-        found.append(Region(first, last, rng.choice((2, 2, 3, 4, 5)), axis))
+        found.append(Region(first, last, rng.choice((2, 2, 3, 4, 5)), axis, kept=axis == "rows" and rng.random() < 0.3))
     return found
 
 

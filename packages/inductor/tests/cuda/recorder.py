@@ -8,7 +8,6 @@ prints a line of JSON for each random trace with the figures after every event, 
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import json
 import os
 import sys
@@ -21,6 +20,7 @@ from peakmem_inductor.cuda.caching import Event
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from random_traces import random_trace
+from recorded import digest
 
 
 def figures() -> tuple[int, int, int, int]:
@@ -38,14 +38,21 @@ class Recorder:
         fraction = os.environ.get("PEAKMEM_FRACTION")
         if fraction:
             torch.cuda.set_per_process_memory_fraction(float(fraction))
-        if not self.clear():
-            raise SystemExit("the allocator is not empty at the beginning")
+        self.clear()
 
-    def clear(self) -> bool:
-        """Empty the allocator; False where it keeps a range of addresses, for which there was no memory when it was made."""
+    def clear(self) -> None:
+        """Empty the allocator."""
         self.stub.peakmem_stub_hold_events(0)
         torch.cuda.empty_cache()
-        return figures() == (0, 0, 0, 0) and not self.stub.peakmem_stub_restart()
+        if self.stub.peakmem_stub_restart():
+            # A range of addresses for which there was no memory when it was made is given back only once it was used.
+            for stream in self.streams:
+                for size in (1, 2 << 20):
+                    with torch.cuda.stream(stream):
+                        torch.empty(size, dtype=torch.uint8, device="cuda")
+            torch.cuda.empty_cache()
+            if self.stub.peakmem_stub_restart():
+                raise SystemExit("the allocator is not empty between traces")
 
     def run(self, events: Iterable[Event]) -> list[tuple[int, int, int, int]]:
         """Figures after each event; a request that ran out of memory changes what was cached and nothing else."""
@@ -68,12 +75,9 @@ class Recorder:
             else:
                 self.stub.peakmem_stub_hold_events(event.kind == "hold")
             rows.append(figures())
+        alive.clear()
+        self.clear()
         return rows
-
-
-def digest(rows: Iterable[tuple[int, ...]]) -> str:
-    """Short for all figures of a trace: any other byte gives another one."""
-    return hashlib.sha256(repr([tuple(row) for row in rows]).encode()).hexdigest()[:16]
 
 
 def main(arguments: list[str]) -> None:
@@ -83,13 +87,9 @@ def main(arguments: list[str]) -> None:
         for seed in range(first, first + count):
             rows = recorder.run(random_trace(seed))
             print(json.dumps([seed, rows if arguments[0] == "random" else digest(rows)]), flush=True)
-            if not recorder.clear() and seed + 1 < first + count:  # another process goes on
-                os.execv(sys.executable, [sys.executable, __file__, arguments[0], str(seed + 1), str(first + count - seed - 1)])
     else:
         for line in sys.stdin:
             print(json.dumps(recorder.run(Event(*row) for row in json.loads(line))), flush=True)
-            if not recorder.clear():
-                raise SystemExit("the allocator is not empty after a trace")
 
 
 if __name__ == "__main__":

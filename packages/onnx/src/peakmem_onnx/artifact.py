@@ -134,7 +134,12 @@ class Artifact:
     @cached_property
     def part(self) -> Part:
         """What the file holds, to be compared with another one."""
-        return part_of(self.proto, self.origin.external)
+        return part_of(self.declared, self.origin.external)
+
+    @cached_property
+    def declared(self) -> Any:
+        """``proto`` with the shapes of inputs that it leaves open and its recipe has."""
+        return protos.with_shapes(self.proto, self.origin.recipe.get("shapes", {}))
 
     @cached_property
     def value_numbers(self) -> dict[str, str]:

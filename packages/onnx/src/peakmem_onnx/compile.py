@@ -86,9 +86,13 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
     # What is said wins; a contradiction is told by name when the arrays are looked at.
     free = {name: axes for name, axes in free_axes(arrays, path).items() if name not in shapes}
     shapes = {**shapes_of(arrays, proto, path), **shapes}
-    # A file that peakmem wrote has its dimensions fixed; their names went with that.
+    # A file that peakmem wrote has its dimensions fixed, or it says for which shapes it leaves them open; their names went with that.
+    recorded: dict[str, list[int]] = (marker or {}).get("shapes", {})
+    if recorded:
+        free = {name: frozenset(range(len(shape))) for name, shape in recorded.items()}
+        shapes = {**recorded, **shapes}
     protos.fix_dimensions(proto, dims if marker is None else {}, shapes, path, free)
-    sets = largest_first(make_feeds(proto, fixed, path, arrays))
+    sets = largest_first(make_feeds(protos.with_shapes(proto, shapes if recorded and not arrays else {}), fixed, path, arrays))
     notes: list[str] = []
     source = b""
     if marker is None:
@@ -101,7 +105,7 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
         threads=int(options.get("threads", 1)),
         external=str(path.parent.resolve()) if protos.external_files(proto) else "",
         feeds=tuple(sets),
-        recipe=dict(marker or {}, **({"deploy": deploy} if marker is None else {})),
+        recipe=dict(marker or {}, **({"deploy": deploy} if marker is None else {}), **_recorded(sets[0], free if marker is None else {})),
         blank=not options.get("no_blank_unread"),
         blanked=(),
         version=version,
@@ -136,6 +140,11 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
         )
     folded = _folded(model) if marker is None else ""
     return replace(model, remarks=(*model.remarks, folded)) if folded else model
+
+
+def _recorded(first: Mapping[str, Any], free: Mapping[str, frozenset[int]]) -> dict[str, Any]:
+    """What a file has to say of inputs whose shapes it leaves open."""
+    return {"shapes": {name: list(first[name].shape) for name in free}} if free else {}
 
 
 def _several(sets: Sequence[Mapping[str, Any]]) -> str:

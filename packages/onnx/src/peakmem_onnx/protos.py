@@ -227,6 +227,19 @@ def fix_dimensions(
         )
 
 
+def with_shapes(proto: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
+    """A copy of a model whose inputs have these shapes; the model itself where there are none."""
+    if not shapes:
+        return proto
+    copy = type(proto)()
+    copy.CopyFrom(proto)
+    for value in real_inputs(copy.graph):
+        for d, n in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False):
+            d.Clear()
+            d.dim_value = n
+    return copy
+
+
 _USUAL = (
     (("batch", "bs", "n", "b"), 1), (("channel", "c"), 3), (("height", "width", "h", "w", "size", "image"), 224),
     (("seq", "sequence", "length", "len", "token", "time", "frame", "t", "l", "s"), 128), (("sample", "audio"), 16000),

@@ -97,6 +97,9 @@ class OnnxBands(Splittable):
             self._kernels[statement, axis] = f"{node.name} ({node.op}) {found}" if isinstance(found, str) else found
         return self._kernels[statement, axis]
 
+    def bar(self, statement: int, axis: Axis, why: str) -> None:
+        self._kernels[statement, axis] = f"{self.graph.nodes[statement].name} ({self.graph.nodes[statement].op}) gives other bits in bands"
+
     def price(
         self, statement: int, axis: Axis, reads: Mapping[int, tuple[int, int]], count: int
     ) -> tuple[int, int]:

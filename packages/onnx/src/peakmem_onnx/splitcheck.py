@@ -63,6 +63,26 @@ def read_split(first: Artifact, second: Artifact) -> str:
     )
 
 
+def in_bands(first: Artifact, second: Artifact) -> bool:
+    """Whether the second file may be the first in bands: those are joined."""
+    joins = [sum(node.op == "Concat" for node in one.graph.nodes) for one in (first, second)]
+    return joins[1] > joins[0]
+
+
+def split_numbers(first: Artifact, second: Artifact) -> tuple[dict[str, str], dict[str, str]]:
+    """The number of every value of both files, where values that are joined have those that they have whole; views have none.
+
+    Raises
+    ------
+    InputError
+        Where what a node makes has other rows than its operator gives.
+    """
+    names = Names()
+    a, b = _Named(first, names), _Named(second, names)
+    left, right = ({name: number for name, number in one.numbering.now.items() if name not in one.viewed} for one in (a, b))
+    return left, right
+
+
 class _Named:
     """One file, its values named by rows and channels."""
 

@@ -9,8 +9,8 @@ names are equal things; both files must be named by one `Names`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
 from math import floor
@@ -133,13 +133,16 @@ class Maker:
         The cells of a value of four dimensions.
     whole : callable
         The name of all of a value or constant.
+    lists : dict
+        Entries of constants that were read.
     """
 
     names: Names
     known: Known
-    runtime: Any
+    runtime: Container[str]
     of: Callable[[str], Cells]
     whole: Callable[[str], str]
+    lists: dict[tuple[str, int], list[int]] = field(default_factory=dict)
 
     def make(self, node: Node, what: str, y: tuple[int, ...]) -> Cells | None:
         """The cells of its result, of shape ``y``; None where it is not known to work row by row or channel by channel."""
@@ -162,11 +165,14 @@ class Maker:
             return self._resize(node, a, what, y)
         if node.op == "ConvTranspose":
             return self._transposed(node, a, what, y)
-        if node.op in (*APART, "InstanceNormalization"):
+        along = a.get("axis", -1) % 4 if node.op in OVER_CHANNELS and self.known.opset >= 13 else 0
+        if node.op in (*APART, "InstanceNormalization") or along == ROWS:
             rows = [self.names(_without(what), "of all rows", r) for r in range(y[ROWS])]
             return self._entered(node, [Section(tuple(self.names(row, s.rows) for row in rows), s.channels) for s in self.of(node.inputs[0])])
-        if node.op in OVER_CHANNELS and self.known.opset >= 13 and a.get("axis", -1) % 4 in (1, 3):
+        if along == 1:
             return self._alike(node, what, range(y[ROWS]), y)
+        if along:
+            return self._apart(self.of(node.inputs[0]), (what,), [[("row", r)] for r in range(y[ROWS])])
         if node.op in ("DepthToSpace", "SpaceToDepth"):
             size = a.get("blocksize", 0)
             up = node.op == "DepthToSpace"
@@ -275,6 +281,11 @@ class Maker:
 
     def _listed(self, name: str, count: int) -> list[int]:
         """Names of the entries that an operand holds for each channel."""
+        if (name, count) not in self.lists:
+            self.lists[name, count] = self._read(name, count)
+        return self.lists[name, count]
+
+    def _read(self, name: str, count: int) -> list[int]:
         array = self.known.array(name)
         if array is None:
             return [self.names("entry", self.whole(name), c, count) for c in range(count)]

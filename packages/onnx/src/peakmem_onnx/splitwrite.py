@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -238,30 +239,68 @@ def judge(model: Artifact, made: Artifact, joined: Sequence[str] = ()) -> None:
     """
     feeds: Sequence[dict[str, Any]] = [*model.origin.feeds, *([model.origin.contrast] if model.origin.contrast else [])]
     with scratch() as folder:
-        files = write_feeds(feeds, folder)
-        steps = []
-        counts = sorted({model.origin.threads, *THREADS})
-        for which, one in enumerate((model, made)):
-            path = folder / f"judged{which}.onnx"
-            proto = type(one.proto)()
-            proto.ParseFromString(one.serialized())
-            proto.graph.output.extend(import_onnx().ValueInfoProto(name=name) for name in joined)
-            path.write_bytes(proto.SerializeToString())
-            steps += [
-                {"do": "measure", "level": "none", "model": str(path), "feeds_files": files, "external": model.origin.external,
-                 "limit": model.origin.limit, **one.session, "threads": n, "outputs": str(folder / f"{which}_{n}.npz")}
-                for n in counts
-            ]  # fmt: skip
-        answers = ask(folder, steps)
-        for n, run in zip(counts, answers):
-            with np.load(folder / f"0_{n}.npz") as a, np.load(folder / f"1_{n}.npz") as b:
-                for k, key in enumerate(run["keys"]):
-                    x, y = a[str(k)], b[str(k)]
-                    if x.dtype != y.dtype or x.shape != y.shape or x.tobytes() != y.tobytes():
-                        raise Refused(
-                            f"in bands, {key.split('/', 1)[1]!r} has other bits with {n} thread{'s' if n > 1 else ''}: ONNX Runtime "
-                            "adds in another sequence for fewer pixels; name other regions, or another --ort-level"
-                        )
+        for n, a, b in _runs(model, made, joined, joined, feeds, folder):
+            for key, x in a.items():
+                if not _same(x, b[key]):
+                    raise Refused(
+                        f"in bands, {key.split('/', 1)[1]!r} has other bits with {n} thread{'s' if n > 1 else ''}: ONNX Runtime "
+                        "adds in another sequence for fewer pixels; name other regions, or another --ort-level"
+                    )
+
+
+def culprits(model: Artifact, made: Artifact, split: Split) -> tuple[tuple[int, Axis], ...]:
+    """The nodes a band of which gives other bits for the same rows; one run each, with all bands as outputs."""
+    bands = bands_of(model)
+    writer = _Writer(type(model.proto)(), bands, split)
+    parts = [(step, writer.value[step.writes[0]]) for step in split.steps if step.kind in ("run", "cut")]
+    wholes = list(dict.fromkeys(writer.original(step.writes[0]) for step, _ in parts))
+    shown = [name for name in wholes if name not in model.graph.inputs and name not in model.graph.outputs]
+    found: set[tuple[int, Axis]] = set()
+    with scratch() as folder:
+        for _, a, b in _runs(model, made, shown, [name for _, name in parts], model.origin.feeds[:1], folder):
+            given = {f"0/{name}": x for name, x in model.origin.feeds[0].items()}
+            same: set[int] = set(range(writer.first))
+            for step, name in parts:
+                part, whole = step.writes[0], writer.original(step.writes[0])
+                start, count = writer.span(part, step.axis)
+                shape = bands.view(whole) or bands.values[whole].shape
+                rows = (a if f"0/{whole}" in a else given)[f"0/{whole}"].reshape(shape).take(range(start, start + count), DIMENSION[step.axis])
+                if _same(rows, b[f"0/{name}"].reshape(rows.shape)):
+                    same.add(part)
+                elif step.kind == "run" and same.issuperset(step.reads):
+                    found.add((step.statement, step.axis))
+    return tuple(sorted(found))
+
+
+def _same(x: Any, y: Any) -> bool:
+    return bool(x.dtype == y.dtype and x.shape == y.shape and np.ascontiguousarray(x).tobytes() == np.ascontiguousarray(y).tobytes())
+
+
+def _runs(
+    first: Artifact, second: Artifact, shown: Sequence[str], there: Sequence[str], feeds: Sequence[dict[str, Any]], folder: Path
+) -> Iterator[tuple[int, dict[str, Any], dict[str, Any]]]:
+    """For numbers of threads, the outputs of both by set and name, ``shown`` values of the first and others of the second among them."""
+    files = write_feeds(feeds, folder)
+    counts = sorted({first.origin.threads, *THREADS})
+    steps = []
+    for which, (one, names) in enumerate(((first, shown), (second, there))):
+        path = folder / f"run{which}.onnx"
+        proto = type(one.proto)()
+        proto.ParseFromString(one.serialized())
+        proto.graph.output.extend(import_onnx().ValueInfoProto(name=name) for name in names)
+        path.write_bytes(proto.SerializeToString())
+        steps += [
+            {"do": "measure", "level": "none", "model": str(path), "feeds_files": files, "external": first.origin.external,
+             "limit": first.origin.limit, **one.session, "threads": n, "outputs": str(folder / f"{which}_{n}.npz")}
+            for n in counts
+        ]  # fmt: skip
+    answers = ask(folder, steps)
+    for k, n in enumerate(counts):
+        both = []
+        for which, answer in enumerate((answers[k], answers[len(counts) + k])):
+            with np.load(folder / f"{which}_{n}.npz") as found:
+                both.append({key: found[str(i)] for i, key in enumerate(answer["keys"])})
+        yield n, both[0], both[1]
 
 
 def apply(model: Artifact, split: Split) -> tuple[Any, Facts, list[str]]:

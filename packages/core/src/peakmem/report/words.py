@@ -198,8 +198,9 @@ def split(found: Splitting) -> str:
     known = proof(after, made.realized_bound, certified=made.certificate is not None)
     about = ("for this split" if found.split.regions else "without a split") + ", over all orders" + (" and overlays" if made.overlays else "")
     spent = cost(found.split.extra_macs, found.macs)
+    asked = f"{check.headline}; " if check is not None and check.headline else ""
     return (
-        f"{quantity} {human(before)} -> {human(after)} {change(before, after)} for {spent}, {beside_unsplit(found, after)}; "
+        f"{asked}{quantity} {human(before)} -> {human(after)} {change(before, after)} for {spent}, {beside_unsplit(found, after)}; "
         f"{known} {about}; {source}"
     )
 

@@ -781,8 +781,10 @@ class Replay:
         The first event that could not be served; the replay ends there.
     ties : int
         Requests that one of several equally large free blocks served, of segments whose order is only assumed.
-    allocator : CachingAllocator
-        As the trace left it.
+    blocks : dict
+        What the trace left alive, of the events' blocks the address.
+    entry : Figures
+        Before the first event.
     """
 
     figures: tuple[Figures, ...]
@@ -790,14 +792,13 @@ class Replay:
     first_inherited: int | None
     out_of_memory: int | None
     ties: int
-    allocator: CachingAllocator
+    blocks: dict[int, int]
+    entry: Figures
 
     @property
     def growth(self) -> int:
         """Bytes that the peak of reserved lies above what was reserved at entry."""
-        return self.peak.reserved - self._entry.reserved
-
-    _entry: Figures = Figures(0, 0, 0, 0)
+        return self.peak.reserved - self.entry.reserved
 
 
 def replay(events: Iterable[Event], allocator: CachingAllocator, addresses: Mapping[int, int] | None = None) -> Replay:
@@ -822,7 +823,7 @@ def replay(events: Iterable[Event], allocator: CachingAllocator, addresses: Mapp
         figures.append(allocator.figures)
         if failed is not None:
             break
-    return Replay(tuple(figures), allocator.peak, inherited, failed, allocator.ties - ties, allocator, entry)
+    return Replay(tuple(figures), allocator.peak, inherited, failed, allocator.ties - ties, at, entry)
 
 
 def _apply(event: Event, allocator: CachingAllocator, at: dict[int, int]) -> None:

@@ -171,15 +171,16 @@ def solve_cpsat(scaled: Scaled, *, time_limit: float, effort: float = EFFORT) ->
 
 
 def need_highs() -> None:
-    """Refuse before any work where the solver of last resort is not installed: which plans are found must not hang on it.
+    """Refuse before any work where scipy and networkx are not installed: which plans are found must not hang on them.
 
     Raises
     ------
     UsageError
         With the command that brings it.
     """
-    if find_spec("scipy") is None:
-        raise UsageError("recomputation: scipy is not installed; try: pip install 'peakmem-core[recompute]'")
+    missing = [name for name in ("scipy", "networkx") if find_spec(name) is None]
+    if missing:
+        raise UsageError(f"recomputation: {missing[0]} is not installed; try: pip install 'peakmem-core[recompute]'")
 
 
 def solve_highs(scaled: Scaled, *, time_limit: float) -> Answer:

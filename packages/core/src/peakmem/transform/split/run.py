@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from peakmem.frontends import Model, Progress, Wanted, certify, run_both
-from peakmem.frontends.splitting import Axis, Region, Split, Splittable
+from peakmem.frontends.splitting import Axis, Region, Split, Splittable, Unequal
 from peakmem.model import Program, Refused, UsageError
 from peakmem.ordering import Ordering
 from peakmem.system.progress import silent
@@ -24,7 +25,7 @@ Objective = Literal["peak", "arena"]
 DEFAULT_MACS = "10%"
 """What a split may cost where nothing else is said."""
 
-EFFORT = 6_000_000
+EFFORT = 3_000_000
 """Units of work (`peakmem.ordering.meter`) for the order and the bound of a split program that is realized."""
 
 REALIZED = 3
@@ -101,16 +102,14 @@ def split(
     elif least.size >= ordering.peak:
         result.reason = least.sentence(program)
     else:
-        since = time.monotonic()
-        result.search = Search(
+        search = Search(
             source, base_orders(source, ordering.orders[""]), ordering.peak, most, goal=target_peak or 0,
             weight=source.overhead if objective == "arena" else 0, axes=tuple(axes),
             deadline=None if deadline is None else deadline - 0.25 * (time_limit or 0.0), progress=progress,
-        ).run()  # fmt: skip
-        result.interrupted = result.search.stopped
-        result.seconds["search"] = time.monotonic() - since
-        points = [p for p in result.search.points if p.peak < ordering.peak and p.peak <= (target_peak or p.peak)]
+        )  # fmt: skip
+        points = _searched(result, search)
         if not points:
+            assert result.search is not None
             result.reason = _reason(source, ordering, least, result.search, most, target_peak)
     if not points or not realize:
         return result
@@ -122,6 +121,7 @@ def split(
         point: Point | None = points[0 if target_peak is not None else -1]
         loss = 0.0  # bytes for each further statement that an arena was larger than the live peak
         tried: list[Point] = []
+        barred: set[tuple[int, Axis]] = set()
         while point is not None:
             tried.append(point)
             try:
@@ -131,6 +131,15 @@ def split(
                 if regions is not None:
                     raise
                 result.reason = result.reason or str(error)
+                found = set(error.statements) - barred if isinstance(error, Unequal) else set()
+                if found:
+                    # What is known to differ is run whole, and what else may run in bands is looked at anew.
+                    barred |= found
+                    for v, axis in found:
+                        source.bar(v, axis, str(error))
+                    points = _searched(result, replace(search, seen={}, trials=0))
+                    tried, point = [], points[0 if target_peak is not None else -1] if points else None
+                    continue
             late = deadline is not None and time.monotonic() > deadline
             point = None if late or len(tried) == REALIZED else _next(result, tried, loss)
     except KeyboardInterrupt:
@@ -142,6 +151,15 @@ def split(
         if measure:
             result.seconds["measure"] = result.measurement.seconds
     return result
+
+
+def _searched(result: Splitting, search: Search) -> list[Point]:
+    """What a search finds that needs less than any order, and no more than was asked for."""
+    since = time.monotonic()
+    result.search = search.run()
+    result.interrupted = result.search.stopped
+    result.seconds["search"] = result.seconds.get("search", 0.0) + time.monotonic() - since
+    return [p for p in result.search.points if p.peak < result.ordering.peak and p.peak <= (result.target or p.peak)]
 
 
 def _ordered(result: Splitting, target: int, deadline: float | None) -> bool:
@@ -190,7 +208,9 @@ def _realize(result: Splitting, one: Split, deadline: float | None, progress: Pr
     reached = final.predicted_bytes
     if reached >= model.predicted_bytes:
         why = f"the split needs {model.quantity} {human(reached)}, no less than the model as it is ({human(model.predicted_bytes)})"
-        result.reason = result.reason or "; ".join((why, *schedule.notes))
+        if schedule.notes and ordering.peak < model.predicted_bytes + model.realized_offset:  # it could, and the adapter says why not
+            why = "the split that was found is not taken: " + "; ".join(schedule.notes)
+        result.reason = result.reason or why
     elif result.model is None or reached < result.model.predicted_bytes:
         result.split, result.written, result.model, result.reordering, result.schedule = one, made, final, ordering, schedule
         result.reason = ""

@@ -61,7 +61,7 @@ EFFORT = 200_000
 TRIALS = 120
 """Split programs that are ordered in a search."""
 
-PATIENCE = 30
+PATIENCE = 20
 """Small changes in a row that lower nothing, after which no more are tried."""
 
 GLANCE = 20_000
@@ -153,8 +153,6 @@ def candidates(estimator: Estimator, peak: int, axes: Sequence[Axis], out: Calla
                     if misses == MISSES:
                         break
                 found += here
-    if "rows" in axes:
-        found += kept_candidates(estimator, peak, out)
     return found
 
 
@@ -296,12 +294,14 @@ class Search:
                 say("estimating regions" + (f", best {self.lowest():,} B" if self.trials else ""))
                 estimator = Estimator(self.source, order)
                 found = candidates(estimator, self.peak, self.axes, self.out)
+                keeping = order == self.orders[0] and "rows" in self.axes
+                found += kept_candidates(estimator, self.peak, self.out) if keeping else []
                 front = estimated_front(estimator, found, self.peak)
                 # The lowest within the limit first: they are the ones asked for.
                 here = sorted((level, macs, order, regions) for level, macs, regions in front if macs <= self.most)
                 within += here
                 self.look_at(here[:EARLY], limit // 2, say)
-                if order == self.orders[0] and "rows" in self.axes:
+                if keeping:
                     self.look_at(self.seeds(estimator), limit // 2, say)
             self.look_at(sorted(within), limit // 2, say)
             self.improve(limit, say)
