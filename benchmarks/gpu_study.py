@@ -345,8 +345,9 @@ def table(out: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def data(out: Path, file: Path) -> None:
-    """What the tests read: wrappers, what one call recorded, and the peaks that torch's allocator had."""
+def data(out: Path, file: Path, dumps: Path | None) -> None:
+    """What the tests read: wrappers, what one call recorded, and the peaks that torch's allocator had; ``dumps`` is a folder of
+    wrappers that ``options={"dump": ...}`` wrote on CUDA, which ran as they are only."""
     found = []
     for entry in read(out):
         for row in entry.get("rows", ()):
@@ -359,6 +360,12 @@ def data(out: Path, file: Path) -> None:
                     {"name": name, "torch": entry["torch"], "source": row["source"], "profile": row["profile"], "order": row["order"],
                      "pool": pool, "requested": peaks}
                 )  # fmt: skip
+    for path in sorted(dumps.glob("*.py")) if dumps is not None else ():
+        profile = json.loads(path.with_name(path.stem + ".peakmem.json").read_text())
+        found.append(
+            {"name": path.stem, "torch": profile["torch"], "source": path.read_text(), "profile": profile, "order": None, "pool": None,
+             "requested": {"untouched": profile["measured_peak"]}}
+        )  # fmt: skip
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(lzma.compress(json.dumps(found, sort_keys=True).encode(), preset=9 | lzma.PRESET_EXTREME))
     print(f"{len(found)} wrappers, {file.stat().st_size:,} bytes")
@@ -380,6 +387,7 @@ def main() -> int:
     packed = verbs.add_parser("data", help="write what the tests read")
     packed.add_argument("--out", type=Path, required=True)
     packed.add_argument("--file", type=Path, required=True)
+    packed.add_argument("--dumps", type=Path, help="a folder of dumped wrappers to add")
     one = verbs.add_parser("child")
     one.add_argument("config")
     one.add_argument("target", type=Path)
@@ -392,7 +400,7 @@ def main() -> int:
     elif given.verb == "child":
         child(json.loads(given.config), given.target, given.time_limit, given.convolutions)
     elif given.verb == "data":
-        data(given.out, given.file)
+        data(given.out, given.file, given.dumps)
     elif given.markdown:
         given.markdown.write_text(table(given.out))
     else:
