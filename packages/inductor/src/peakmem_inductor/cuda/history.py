@@ -9,7 +9,7 @@ from peakmem_inductor.cuda.caching import BlockState, CachingAllocator, Figures,
 from peakmem_inductor.cuda.conf import Settings
 from peakmem_inductor.cuda.snapshots import Device, at_the_beginning
 
-UNKNOWN = "(no stack recorded)"
+UNKNOWN = "(no line of the program recorded)"
 
 
 @dataclass(frozen=True)
