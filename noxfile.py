@@ -11,7 +11,8 @@ import nox
 
 nox.options.sessions = ["lint", "check", "core", "cli", "tflite", "onnx", "inductor"]
 nox.options.reuse_existing_virtualenvs = True
-nox.options.error_on_missing_interpreters = True
+# Only sessions outside the default name an interpreter; one that is not here is skipped, and nox says so.
+nox.options.error_on_missing_interpreters = False
 
 ROOT = Path(__file__).parent
 PLUGIN = "./tests/plugin"
@@ -31,6 +32,13 @@ WAKE_WORD = "pymicro-wakeword==2.5.0"
 
 ONNX_MODELS = ("silero-vad==6.2.3", "basic-pitch==0.4.0", "magika==1.0.3", "rapidocr-onnxruntime==1.4.4")
 """Carry real ONNX models; likewise."""
+
+
+ONNX_RUNTIMES = ("1.21.0", "1.26.0", "newest")
+"""The oldest release that the ONNX frontend takes, one between, and the newest that pip finds."""
+
+BY_RELEASE = tuple(f"packages/onnx/tests/test_{name}.py" for name in ("orders", "models", "structure", "arena", "split", "splitcheck"))
+"""Tests of the ONNX frontend whose outcome hangs on the release of ONNX Runtime."""
 
 
 def need(session: nox.Session, *packages: str) -> None:
@@ -70,7 +78,7 @@ def check(session: nox.Session) -> None:
 @nox.session
 def core(session: nox.Session) -> None:
     """The core: no frontend, no runtime; both checkers on what it proves. With the compiled kernel, which tests hold to the Python."""
-    session.install(*map(local, (*CORE, "native")), *TESTING)
+    session.install(local("check"), local("core", "recompute"), local("native"), *TESTING)
     test(session, "packages/core/tests", "packages/native/tests", "packages/check/tests/test_c_checker.py")
 
 
@@ -103,12 +111,30 @@ def onnx(session: nox.Session) -> None:
     test(session, "packages/onnx/tests", *CONTRACT)
 
 
+@nox.session(python=["3.11", "3.12", "3.13"])
+@nox.parametrize("runtime", ONNX_RUNTIMES)
+def onnx_versions(session: nox.Session, runtime: str) -> None:
+    """The ONNX frontend with releases of ONNX Runtime on each Python."""
+    need(session, "onnx")
+    wanted = "onnxruntime" if runtime == "newest" else f"onnxruntime=={runtime}"
+    session.install(wanted, *map(local, (*CORE, "onnx", "cli")), *TESTING)
+    session.install("--no-deps", *ONNX_MODELS)
+    test(session, *BY_RELEASE)
+
+
 @nox.session
 def inductor(session: nox.Session) -> None:
     """The Inductor frontend with PyTorch, and the contract."""
     need(session, "inductor")
     session.install(TORCH, *map(local, CORE), local("inductor", "torch"), local("cli"), PLUGIN, *TESTING)
     test(session, "packages/inductor/tests", *CONTRACT)
+
+
+@nox.session(python=["3.12", "3.13"])
+def newer(session: nox.Session) -> None:
+    """The core and the command line on later versions of Python."""
+    session.install(*map(local, CORE), local("native"), local("cli"), PLUGIN, "joblib", "jsonschema", "pyarrow", *TESTING)
+    test(session, "packages/check/tests", "packages/core/tests", "packages/native/tests", "packages/cli/tests", "tests")
 
 
 @nox.session

@@ -154,7 +154,12 @@ def write(target: Path | None, title: str, command: str, *paragraphs: str) -> No
 
 def tflite_builders() -> ModuleType:
     """The test package's writer of small TFLite files."""
-    spec = importlib.util.spec_from_file_location("tflite_builders", ROOT / "packages/tflite/tests/conftest.py")
+    return of_tests("packages/tflite/tests/conftest.py")
+
+
+def of_tests(path: str) -> ModuleType:
+    """A module of the tests, by its place in the repository."""
+    spec = importlib.util.spec_from_file_location(Path(path).parts[1] + "_" + Path(path).stem, ROOT / path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -11,11 +11,15 @@ there of ranks and effects) runs whole, however the rest is cut. So whatever is 
 - for a tensor that must be whole, as a graph output or because an operator reads it that runs whole: either twice its bytes
   (the join reads all of it and writes all of it), or all that its operator reads to give all of it, with it.
 
+What must be whole is followed further up: an operator's band along an axis needs of each operand its own part, which was cut from the whole
+or made in a band along the same axis, or all of it, where it sums over that axis or has one row alone. So each operator takes no less than the
+cheapest of its ways, and each way no less than its operands do.
+
 The floor is the largest of these, rounded as TFLite Micro rounds, less what an output on its dying input may save. It is a bound
 for splits without joins in place; it says nothing of whether a split reaches it. Beside it stands the live peak of the file with
 its order certified, and the bound of that: a model whose floor is at its bound gains nothing from any split; and the floor that
-`peakmem split` gives as its reason (`peakmem.transform.split.floor`), which follows what must be whole further up. That one comes
-from the rules of the code that splits, this one from those of the checker. Everything is computed in this run; no runtime is needed.
+`peakmem split` gives as its reason (`peakmem.transform.split.floor`). That one comes from the rules of the code that splits, this one
+from those of the checker. Everything is computed in this run; no runtime is needed.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from peakmem.model import InputError
 from peakmem.ordering import order_program
 from peakmem.transform.split import floor
 from peakmem_tflite.effects import pure
+from peakmem_tflite.enlarge import operator_tables
 from peakmem_tflite.graph import Operator, Subgraph
 from peakmem_tflite.model import TfliteModel
 from peakmem_tflite.scratch import ALIGNMENT, rounded
@@ -80,27 +85,86 @@ def floors(model: TfliteModel) -> list[tuple[int, str]]:
         i = main.producer.get(t)
         if t not in size or i is None or not how[i]:
             continue
-        # Of its operands a convolution without padding may leave rows out at the end, fewer than a stride; those are let off.
+        # Of its operands a window without padding may leave rows out at the end; those are let off.
         op = main.operators[i]
-        operands = sum(size.get(u, 0) - left_out(main, op, u) for u in set(op.inputs))
+        operands = sum(size.get(u, 0) - left_out(model, i, u) for u in set(op.inputs))
         found.append((size[t] + min(size[t], operands - saved[i]), f"{main.tensors[t].name or t} is whole, of {name(i)}"))
     return found
 
 
-def left_out(main: Subgraph, op: Operator, t: int) -> int:
-    """No fewer bytes of an operand than an operator with windows may leave out: fewer rows than its stride."""
+def followed(model: TfliteModel) -> list[tuple[int, str]]:
+    """What each operator takes at the least by its cheapest way, and each output, which must be whole; with what they are."""
+    main = model.graph.subgraphs[0]
+    saved = [max((gain for _, gain in gains), default=0) for gains in model.program.gains]
+    size = {t: rounded(tensor.size) for t, tensor in enumerate(main.tensors) if not tensor.constant and not tensor.variable}
+    whole: dict[int, int] = dict.fromkeys(main.inputs, 0)  # tensor -> what it takes that all of it is there at once
+    part: dict[tuple[int, str], int] = {}  # tensor, axis -> what it takes that a band of it is made
+    found = []
+
+    def of(op: Operator) -> list[int]:
+        return [t for t in dict.fromkeys(op.inputs) if t in size]
+
+    def band(i: int, axis: str) -> int:
+        op = main.operators[i]
+        y = main.tensors[op.outputs[0]]
+        sums = axis == "channels" and op.op in ("CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV")
+        single = axis == "rows" and y.shape[1] == 1  # then there is one band, which needs all that the operator leaves not out
+        least = 0
+        for t in of(op):
+            if sums or (single and not left_out(model, i, t)):
+                least = max(least, whole.get(t, 0), size[t] + (0 if single else ALIGNMENT))
+            else:
+                least = max(least, min(whole.get(t, 0), part.get((t, axis), ENDLESS)))
+        return least
+
+    for i, op in enumerate(main.operators):
+        kind = cut(model, main, op)
+        inside = [band(i, axis) for axis in axes(op, kind)]
+        for axis, least in zip(axes(op, kind), inside):
+            part[op.outputs[0], axis] = least
+        read = sum(size[t] - (left_out(model, i, t) if kind else 0) for t in of(op))
+        made = sum(size.get(t, 0) for t in op.outputs)
+        # With windows that leave rows out, a band of all results needs no operand whole.
+        operands = [whole.get(t, 0) for t in of(op) if not kind or not left_out(model, i, t)]
+        at_once = max([read + made - saved[i] + (0 if kind else model.program.statements[i].workspace), *operands])
+        for t in op.outputs:
+            whole[t] = min(at_once, max(2 * size.get(t, 0), min(inside))) if inside else at_once
+        found.append((min([at_once, *inside]), f"operator {i} ({op.op}), whichever way it runs"))
+    return [*found, *((whole[t], f"{main.tensors[t].name or t} is whole") for t in main.outputs)]
+
+
+ENDLESS = 1 << 62
+
+
+def axes(op: Operator, kind: str) -> tuple[str, ...]:
+    """Along which axes an operator that can be cut can be."""
+    if not kind or op.op in ("RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR", "DEPTH_TO_SPACE", "SPACE_TO_DEPTH", *ALL_CHANNELS):
+        return (kind,) if kind else ()
+    return ("channels",) if kind == "channels" else ("channels",) if op.op == ONLY_CHANNELS else ("rows", "channels")
+
+
+def left_out(model: TfliteModel, i: int, t: int) -> int:
+    """Bytes of an operand's last rows that the window of operator ``i`` never covers."""
+    main = model.graph.subgraphs[0]
+    op = main.operators[i]
     tensor = main.tensors[t] if t >= 0 else None
-    if tensor is None or tensor.constant or len(tensor.shape) != 4 or not tensor.shape[1] or op.op not in WINDOWS:
+    options = operator_tables(model.graph)[i].sub(4, "options")
+    if tensor is None or tensor.constant or len(tensor.shape) != 4 or op.op not in WINDOWS or options is None or t != op.inputs[0]:
         return 0
+    if op.op.endswith("POOL_2D"):
+        stride, reach = options.scalar(2, "i"), options.scalar(4, "i")
+    elif op.window is not None:
+        stride, reach = op.window.stride[1], (main.tensors[op.inputs[1]].shape[1] - 1) * op.window.dilation[1] + 1
+    else:
+        return tensor.size  # nothing is known
     rows, of = main.tensors[op.outputs[0]].shape[1], tensor.shape[1]
-    stride = op.window.stride[1] if op.window else (of - 1) // (rows - 1) if rows > 1 else of
-    return (stride - 1) * (tensor.size // of) + (ALIGNMENT if stride > 1 else 0)
+    return max(0, of - ((rows - 1) * stride + reach)) * (tensor.size // of)
 
 
 def row(path: Path, limit: float) -> list[str]:
     model = TfliteModel.from_bytes(path.read_bytes(), path=path, settings=Settings(named=True))
     ordering = order_program(model.program, time_limit=limit)
-    least, what = max(floors(model))
+    least, what = max([*floors(model), *followed(model)])
     own = floor(model.splittable()).size
     share = f"{100 * max(least, own) / ordering.lower_bound:.0f} %"
     return [path.stem, what, f"{ordering.peak:,}", f"{ordering.lower_bound:,}", f"{least:,}", f"{own:,}", share]

@@ -46,7 +46,7 @@ def row(path: Path, share: str, target: str | None, limit: float) -> tuple[list[
     head = found.model.predicted_bytes
     arenas = [check.details[key]["smallest_arena"] for key in ("arena_before", "arena_after")]
     sizes = [len(m.data) for m in (model, found.model)]  # type: ignore[attr-defined]
-    regions = ", ".join(f"{r.first}..{r.last} in {r.bands}{' ch' if r.axis == 'channels' else ''}" for r in found.split.regions)
+    regions = ", ".join(f"{r.first}..{r.last} in {r.bands}{' ch' if r.axis == 'channels' else ' kept' if r.kept else ''}" for r in found.split.regions)
     return [
         *given,
         f"{head}",

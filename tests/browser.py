@@ -16,6 +16,9 @@ from typing import Any
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome", "headless_shell")
 
+PATIENCE = 300
+"""Seconds after which a browser that says nothing has hung; busy machines are slow."""
+
 
 def program() -> str | None:
     """A browser that is installed here, or None."""
@@ -38,9 +41,11 @@ class Browser:
         message: dict[str, Any] = {"id": self.number, "method": method, "params": parameters}
         if self.session is not None:
             message["sessionId"] = self.session
-        os.write(self.writer, json.dumps(message).encode() + b"\0")
+        data = json.dumps(message).encode() + b"\0"
+        while data:
+            data = data[os.write(self.writer, data) :]
         while True:
-            answer = self._read(30)
+            answer = self._read(PATIENCE)
             if answer.get("id") == self.number:
                 assert "error" not in answer, f"{method}: {answer['error']}"
                 return dict(answer["result"])
@@ -49,11 +54,11 @@ class Browser:
     def wait(self, method: str) -> None:
         """Until an event of that name has arrived."""
         while not any(e.get("method") == method for e in self.events):
-            self.events.append(self._read(30))
+            self.events.append(self._read(PATIENCE))
 
-    def evaluate(self, expression: str) -> Any:
-        """The JSON value of an expression in the page."""
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+    def evaluate(self, expression: str, *, wait: bool = False) -> Any:
+        """The JSON value of an expression in the page, or with ``wait`` of what it promises."""
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=wait)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 

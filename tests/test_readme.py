@@ -91,7 +91,7 @@ def test_install_hints_are_right_once_published_and_have_their_folder_here() -> 
     if not hints:
         pytest.skip("needs a frontend with runtimes: pip install peakmem-tflite")
     for name, hint in hints:
-        found = re.fullmatch(r"pip install 'peakmem-(\w+)\[([\w-]+)\]'", hint)
+        found = re.fullmatch(r"(?:on Python 3\.11, [\w ]+: )?pip install 'peakmem-(\w+)\[([\w-]+)\]'", hint)
         assert found is not None, hint
         assert found[1] == name
         project = tomllib.loads((ROOT / "packages" / name / "pyproject.toml").read_text())["project"]

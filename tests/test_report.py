@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -116,7 +119,7 @@ def test_pointing_and_arrow_keys_name_the_step(
         for curve in curves["curves"]:
             index, size, statement, largest = curve["moments"][step]
             assert index == step
-            assert f"step {step + 1} of {curve['steps']}, {curves['names'][statement]}: {size:,} B" in text
+            assert f"step {step} of 0..{curve['steps'] - 1}, {curves['names'][statement]}: {size:,} B" in text
             assert all(f"{curves['names'][b]} ({bytes_:,} B)" in text for b, bytes_ in largest)
     assert faults(chrome) == []
 
@@ -144,7 +147,7 @@ def test_a_step_is_pinned_by_click_and_key_and_lists_what_is_live(
         )
         for kind in ("mousePressed", "mouseReleased"):
             chrome.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
-        assert "Pinned at step 2." in chrome.evaluate("document.getElementById('pinned').textContent")
+        assert "Pinned at step 1." in chrome.evaluate("document.getElementById('pinned').textContent")
         text = chrome.evaluate(listed)
         assert expected(1) and all(name in text for name in expected(1))
         places = chrome.evaluate("[...document.querySelectorAll('svg.wide .cursor')].map((c) => c.getAttribute('d'))")
@@ -155,7 +158,7 @@ def test_a_step_is_pinned_by_click_and_key_and_lists_what_is_live(
     press("Home")
     press("Enter")
     press("ArrowRight")
-    assert "Pinned at step 2." in chrome.evaluate("document.getElementById('pinned').textContent")
+    assert "Pinned at step 1." in chrome.evaluate("document.getElementById('pinned').textContent")
     now = chrome.evaluate("[...document.querySelectorAll('svg.lifetimes.wide .now')].map((b) => [+b.dataset.begin, +b.dataset.end])")
     assert now and all(begin <= 1 < end for begin, end in now)
     press("Enter")
@@ -176,17 +179,23 @@ def test_buffers_are_found_by_name_and_lead_to_their_step(
     assert any(b.startswith(f"{name}, {size:,} B, ") for b in buttons)
     assert chrome.evaluate("document.querySelectorAll('svg.lifetimes.wide .hit').length") >= 1
     chrome.evaluate(f"[...document.querySelectorAll('#hits button')].find((b) => b.textContent.startsWith({json.dumps(name)})).click()")
-    assert f"Pinned at step {max(0, first) + 1}." in chrome.evaluate("document.getElementById('pinned').textContent")
+    assert f"Pinned at step {max(0, first)}." in chrome.evaluate("document.getElementById('pinned').textContent")
     assert faults(chrome) == []
 
 
-def test_nine_tenths_of_the_peak_are_named_on_the_first_screen(chrome: Browser, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def big_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a graph of 3,000 statements."""
     big = Path(__file__).parents[2] / "shared" / "data" / "faults" / "graphs" / "bound" / "big.prog.json"
     if not big.is_file():
         pytest.skip("needs ../shared/data")
-    page = tmp_path / "big.html"
+    page = tmp_path_factory.mktemp("big") / "big.html"
     assert main(["report", str(big), "-o", str(page), "-q", "--time-limit", "5"]) == 0
-    chrome.open(page, width=1400)
+    return page
+
+
+def test_nine_tenths_of_the_peak_are_named_on_the_first_screen(chrome: Browser, big_page: Path) -> None:
+    chrome.open(big_page, width=1400)
     shown = chrome.evaluate(
         """[...document.querySelectorAll(".groups table")].map((t) => [...t.tBodies[0].rows].map((r) =>
            [r.cells[0].textContent, parseFloat(r.cells[2].textContent), r.getBoundingClientRect().bottom]))"""
@@ -237,3 +246,130 @@ def test_hostile_names_run_nothing_in_a_browser(chrome: Browser, tmp_path: Path)
     chrome.open(page)
     assert chrome.evaluate("document.querySelectorAll('script').length") == 2
     assert chrome.evaluate("document.documentElement.scrollWidth") <= 1200
+
+
+def axe() -> str:
+    """The source of axe-core; skips where it is not installed."""
+    places = [os.environ.get("AXE_CORE", ""), str(Path(__file__).parents[1] / "node_modules" / "axe-core" / "axe.min.js")]
+    if (npm := shutil.which("npm")) is not None:
+        folder = subprocess.run([npm, "root", "-g"], capture_output=True, text=True, timeout=60, check=False).stdout.strip()
+        places.append(f"{folder}/axe-core/axe.min.js")
+    for place in places:
+        if place and Path(place).is_file():
+            return Path(place).read_text()
+    pytest.skip("needs axe-core: npm install -g axe-core, or AXE_CORE=.../axe.min.js")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("name", ["big_page", "page_of_a_recomputation"])
+def test_axe_finds_nothing(chrome: Browser, request: pytest.FixtureRequest, name: str, dark: bool) -> None:
+    source = axe()
+    chrome.open(request.getfixturevalue(name), width=1400, dark=dark)
+    chrome.evaluate("document.getElementById('stage').focus()")
+    chrome.call("Input.dispatchKeyEvent", type="keyDown", key="Enter", code="Enter")  # with the lists of a pinned step
+    assert chrome.evaluate("document.getElementById('live').childElementCount") >= 1
+    chrome.evaluate(f"{source};0")
+    found = json.loads(chrome.evaluate("axe.run(document).then((r) => JSON.stringify(r))", wait=True))
+    assert len(found["passes"]) >= 15, "axe looked at nothing"
+    told = [
+        f"{v['id']} ({v['impact']}): {node['html'][:200]} {node.get('failureSummary', '')}" for v in found["violations"] for node in v["nodes"]
+    ]
+    assert told == []
+
+
+@pytest.fixture
+def page_of_a_recomputation(samples: dict[str, Callable[[Path], Path]], tmp_path: Path) -> Path:
+    """A small page with a front and all sections."""
+    page = tmp_path / "page.html"
+    assert main(["report", str(samples["program"](tmp_path)), "--recompute", "-o", str(page), "-q"]) in (0, 1)
+    return page
+
+
+def test_figures_are_drawn_closer_together_and_by_keys(
+    chrome: Browser, samples: dict[str, Callable[[Path], Path]], big_page: Path
+) -> None:
+    chrome.open(big_page, width=1400)
+    curves = json.loads(chrome.evaluate("document.getElementById('curves').textContent"))
+    steps = curves["steps"]
+
+    def press(key: str) -> None:
+        chrome.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key)
+
+    def shown() -> tuple[int, int]:
+        first, last = chrome.evaluate("document.getElementById('span').textContent").replace(",", "").split(" ")[1::2]
+        return int(first), int(last) + 1
+
+    # Where each figure draws the statements of the peak, and where its cursor says that they are.
+    drawn = """[...document.querySelectorAll("svg.memory.wide, svg.lifetimes.wide")].map((s) => {
+        const at = s.getBoundingClientRect(), scale = s.viewBox.baseVal.width / at.width;
+        const box = (node) => { const b = node.getBoundingClientRect(); return [(b.left - at.left) * scale, (b.right - at.left) * scale]; };
+        return {left: +s.dataset.left, right: +s.dataset.right, cursor: +s.querySelector(".cursor").getAttribute("d").split(/[M ]/)[1],
+                now: [...s.querySelectorAll(".now")].map((b) => [+b.dataset.begin, +b.dataset.end, ...box(b)]),
+                ticks: [...s.querySelectorAll("text.soft")].filter((t) => t.style.display !== "none" && t.getAttribute("text-anchor") === "middle"
+                    && /^[\\d,]+$/.test(t.textContent)).map((t) => [+t.textContent.replaceAll(",", ""), +t.getAttribute("x")])};
+    })"""
+    assert chrome.evaluate("document.getElementById('wider').disabled")
+    chrome.evaluate("document.getElementById('stage').focus()")
+    press("Enter")
+    step = curves["start"]
+    for _ in range(5):
+        press("+")
+    first, last = shown()
+    assert last - first == round(round(round(round(round(steps / 2) / 2) / 2) / 2) / 2)
+    assert first <= step < last
+    for figure in chrome.evaluate(drawn):
+        pace = (figure["right"] - figure["left"]) / (last - first)
+        assert abs(figure["cursor"] - (figure["left"] + (step + 0.5 - first) * pace)) < 0.1
+        assert len(figure["ticks"]) >= 3
+        for at, x in figure["ticks"]:
+            assert abs(x - (figure["left"] + (at + 0.5 - first) * pace)) < 0.2
+        for begin, end, x0, x1 in figure["now"]:
+            assert begin <= step < end
+            assert abs(x0 - (figure["left"] + (begin - first) * pace)) < 0.5 + 0.001 * abs(x0)
+            assert abs(x1 - (figure["left"] + (end - first) * pace)) < 0.5 + 0.001 * abs(x1)
+    assert any(figure["now"] for figure in chrome.evaluate(drawn))
+    # What is read stays in sight.
+    press("Home")
+    assert shown() == (0, last - first)
+    press("End")
+    assert shown() == (steps - (last - first), steps)
+    press("-")
+    chrome.evaluate("document.getElementById('whole').click()")
+    assert chrome.evaluate("document.getElementById('span').textContent") == f"all {steps:,} steps"
+    assert chrome.evaluate("document.querySelector('svg.memory.wide .stretched').getAttribute('transform')") == ""
+    assert faults(chrome) == []
+
+
+def test_several_models_in_one_page(
+    chrome: Browser, samples: dict[str, Callable[[Path], Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = samples["program"](tmp_path)
+    second, third = tmp_path / "second <b>.json", tmp_path / "third.json"
+    document = json.loads(first.read_text())
+    for row in document["buffers"]:
+        row["bytes"] *= 3
+    second.write_text(json.dumps(document))
+    shutil.copy(first, third)
+    page = tmp_path / "three.html"
+    assert main(["report", str(first), "--also", str(second), "--also", str(third), "-o", str(page)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("certified optimal") == 3 and "second <b>.json: " in printed
+    chrome.open(page)
+    assert faults(chrome) == []
+    assert chrome.evaluate("document.querySelectorAll('article').length") == 3
+    assert chrome.evaluate("document.querySelectorAll('h1').length") == 1
+    assert chrome.evaluate("[...document.querySelectorAll('[id]')].map((n) => n.id).length === new Set([...document.querySelectorAll('[id]')].map((n) => n.id)).size")
+    rows = chrome.evaluate("[...document.querySelectorAll('main > section tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))")
+    assert [row[0] for row in rows] == [first.name, second.name, third.name]
+    links = chrome.evaluate("[...document.querySelectorAll('main > section a')].map((a) => document.querySelector(a.getAttribute('href')) !== null)")
+    assert links == [True] * 3
+    # The figures of one model are linked with each other, and not with those of the next.
+    chrome.evaluate("document.getElementById('stage-2').focus()")
+    chrome.call("Input.dispatchKeyEvent", type="keyDown", key="Enter", code="Enter")
+    assert chrome.evaluate("[1, 2, 3].map((k) => document.getElementById('pinned-' + k).textContent !== '')") == [False, True, False]
+    three = peakmem.optimize(peakmem.load(second), measure=False)
+    assert f"{three.live_peak_after:,} B" in chrome.evaluate("document.getElementById('readout-2').textContent")
+    source = axe()
+    chrome.evaluate(f"{source};0")
+    found = json.loads(chrome.evaluate("axe.run(document).then((r) => JSON.stringify(r))", wait=True))
+    assert [(v["id"], v["nodes"][0]["html"][:200]) for v in found["violations"]] == []

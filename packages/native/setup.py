@@ -19,6 +19,6 @@ class Wheel(bdist_wheel):
 
 
 setup(
-    ext_modules=[Extension("peakmem_native.kernel", ["src/peakmem_native/kernel.c"], py_limited_api=True)],
+    ext_modules=[Extension("peakmem_native.kernel", ["src/peakmem_native/kernel.c", "src/peakmem_native/canonical.c"], py_limited_api=True)],
     cmdclass={"build_ext": Library, "bdist_wheel": Wheel},
 )

@@ -6,10 +6,12 @@ import random
 import time
 from itertools import combinations, pairwise, permutations
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from peakmem.arena import (
     Item,
+    Placement,
     check_placement,
     first_fit,
     greedy_by_size,
@@ -393,3 +395,46 @@ def test_what_is_no_contiguous_group():
     for groups, what in (([[0, 3]], "not among"), ([[0, 1], [1, 2]], "twice"), ([[0, 0]], "twice")):
         with pytest.raises(InputError, match=what):
             plan(items, contiguous=groups)
+
+
+def test_ctrl_c_keeps_what_was_found_for_several_memories(monkeypatch: pytest.MonkeyPatch) -> None:
+    from peakmem.arena import memories
+
+    items = [Item(f"i{k}", 8 * (k % 5 + 1), k % 7, k % 7 + 3) for k in range(30)]
+    planned = memories.plan
+
+    def interrupted(*arguments: Any, found: Any, **settings: Any) -> Placement:
+        if settings["effort"]:
+            planned(*arguments, **{**settings, "effort": 0.0}, found=found)
+            raise KeyboardInterrupt
+        return planned(*arguments, **settings, found=found)
+
+    monkeypatch.setattr(memories, "plan", interrupted)
+    found = memories.spread(items, [120, 10_000])
+    assert found.interrupted
+    assert set(found.memory) == {0, 1}
+    for m, size in enumerate(found.sizes):
+        inside = [k for k in range(len(items)) if found.memory[k] == m]
+        check_placement([items[k] for k in inside], [found.offsets[k] for k in inside])
+        assert size <= [120, 10_000][m]
+    monkeypatch.setattr(memories, "plan", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):  # nothing was found
+        memories.spread(items, [120, 10_000])
+
+
+def test_bytes_saved_at_one_step_are_a_heaviest_matching(monkeypatch: pytest.MonkeyPatch) -> None:
+    nx = pytest.importorskip("networkx", reason="needs networkx: pip install networkx")
+    from peakmem.arena import items as module
+
+    for seed in range(300):
+        rng = random.Random(seed)
+        items = [Item(f"i{k}", rng.randint(1, 9), 0, 1) for k in range(12)]
+        pairs = sorted({(rng.randrange(6), 6 + rng.randrange(6)) for _ in range(rng.randint(1, 14))})
+        graph = nx.Graph()
+        for a, o in pairs:
+            graph.add_edge(a, o, weight=min(items[a].size, items[o].size))
+        most = sum(graph.edges[edge]["weight"] for edge in nx.max_weight_matching(graph))
+        assert module._saved(items, pairs) == most
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "MOST_MATCHED", 1)
+            assert module._saved(items, pairs) >= most

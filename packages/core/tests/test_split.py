@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, product
 
 import pytest
 from peakmem.frontends.splitting import Axis, Region, RowMap, Rows, Rule, Splittable, exactly
@@ -176,7 +176,7 @@ def test_bands_compute_what_the_whole_does(seed: int) -> None:
     done = 0
     for _ in range(12):
         first = rng.randrange(n)
-        region = Region(first, min(n - 1, first + rng.randint(0, 4)), rng.randint(2, 7))
+        region = Region(first, min(n - 1, first + rng.randint(0, 4)), rng.randint(2, 7), kept=rng.random() < 0.5)
         try:
             split = lay_out(made, range(n), [region])
         except Refused:
@@ -194,12 +194,82 @@ def test_most_regions_can_run_in_bands() -> None:
     for seed in range(60):
         made = net(seed, 5)
         for bands in (2, 3):
-            try:
-                lay_out(made, range(5), [Region(1, 3, bands)])
-                done += 1
-            except Refused:
-                refused += 1
+            for kept in (False, True):
+                try:
+                    lay_out(made, range(5), [Region(1, 3, bands, kept=kept)])
+                    done += 1
+                except Refused:
+                    refused += 1
     assert done > refused
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_kept_halos_are_computed_once(seed: int) -> None:
+    """But for rows that a kernel sees at the false end of a band: without padding there are none, and no more MACs."""
+    rng = random.Random(seed)
+    length = rng.randint(2, 6)
+    made = Net(heights=[rng.randint(24, 40)], widths=[1])
+    for v in range(length):
+        h = made.heights[-1]
+        rule = rng.choice((Window(h, rng.randint(1, 3), 1, False), Same()))
+        made.kernels.append(Kernel(rule, "", v + 1))
+        made.inputs.append((v,))
+        made.heights.append(rule.geometry(h)[0] if isinstance(rule, Window) else h)
+        made.widths.append(rng.randint(1, 3))
+    made.finish()
+    x = [rng.randrange(LARGE) for _ in range(made.heights[0])]
+    bands = rng.randint(2, 5)
+    split = lay_out(made, range(length), [Region(0, length - 1, bands, kept=True)])
+    assert split.extra_macs == 0
+    assert run_split(made, split, x)[length] == run_whole(made, x)[length]
+    for y in range(1, length + 1):  # every row once, no row twice
+        rows = [split.parts[s.writes[0] - length - 1] for s in split.steps if s.kind == "run" and s.statement == y - 1]
+        assert sum(part.count for part in rows) == made.heights[y]
+
+
+def test_a_chain_longer_than_what_is_deferred_is_laid_out_all_the_same() -> None:
+    """By hand a region may be of any length; values made one for the other are no deeper recursion than is fixed."""
+    made = Net(heights=[12], widths=[1])
+    for v in range(600):
+        made.kernels.append(Kernel(Window(12, 3, 1, True), "", 1))
+        made.inputs.append((v,))
+        made.heights.append(12)
+        made.widths.append(1)
+    made.finish()
+    x = list(range(12))
+    split = lay_out(made, range(600), [Region(0, 599, 2, kept=True)])
+    assert run_split(made, split, x)[600] == run_whole(made, x)[600]
+
+
+def ladder(height: int = 24) -> Net:
+    """Values that several later ones are made of, all as large: in no order are few of them held, and halos would grow."""
+    made = Net(heights=[height], widths=[1])
+
+    def add(rule: RowMap, *operands: int, width: int = 16) -> int:
+        made.kernels.append(Kernel(rule, "add" if len(operands) > 1 else "conv", len(made.kernels) + 1))
+        made.inputs.append(operands)
+        made.heights.append(height)
+        made.widths.append(width)
+        return len(made.kernels)
+
+    a = add(Window(height, 3, 1, True), 0)
+    b = add(Window(height, 3, 1, True), a)
+    for _ in range(4):
+        c = add(Same(), a, b)
+        a, b = b, add(Window(height, 3, 1, True), add(Window(height, 3, 1, True), c))
+    add(Window(height, 3, 1, True), add(Same(), a, b), width=1)
+    return made.finish()
+
+
+def test_where_halos_would_grow_they_are_kept() -> None:
+    made = ladder()
+    n, macs = len(made.program), sum(s.cost for s in made.program.statements)
+    peak = live_peak(made.program)
+    found = Search(made, [tuple(range(n))], peak, most=macs // 4).run()
+    least = found.points[-1]
+    assert least.peak < peak and any(r.kept for r in least.regions)
+    x = list(range(made.heights[0]))
+    assert run_split(made, lay_out(made, least.order, least.regions), x)[n] == run_whole(made, x)[n]
 
 
 @pytest.mark.parametrize("rule", [
@@ -239,11 +309,11 @@ def test_an_estimate_is_not_below_what_the_best_order_needs(seed: int) -> None:
         shape = estimator.region(first, last, "rows")
         if isinstance(shape, str):
             continue
-        for bands in (2, 3, 5):
-            one = shape.in_bands(bands)
+        for bands, kept in product((2, 3, 5), (False, True)):
+            one = shape.halos_kept(bands) if kept else shape.in_bands(bands)
             if one is None:
                 continue
-            split = lay_out(made, order, [Region(first, last, bands)])
+            split = lay_out(made, order, [Region(first, last, bands, kept=kept)])
             outside = max((estimator.live[k] for k in order if not first <= k <= last), default=0)
             assert split.extra_macs == one.extra
             assert live_peak(split.program, 10**6) <= max(one.peak, outside)
@@ -311,6 +381,8 @@ def test_regions_that_cannot_be_say_why() -> None:
         ([Region(0, 1, 2), Region(1, 2, 2)], "overlap"),
         ([Region(2, 7, 2)], "do not exist"),
         ([Region(0, 2, 33)], "not as many rows"),
+        ([Region(0, 2, 33, kept=True)], "not as many rows"),
+        ([Region(0, 2, 1)], "one band"),
         ([Region(0, 2, 2, "channels")], "has no channels"),
     ):
         with pytest.raises(Refused, match=said):
@@ -331,5 +403,6 @@ def test_many_bands_are_joined_in_several_steps() -> None:
 def test_regions_by_hand_are_read_or_refused(text: str, bands: int) -> None:
     assert by_hand("2..3", 4) == Region(2, 3, 4)
     assert by_hand("5", 2, "channels") == Region(5, 5, 2, "channels")
+    assert by_hand("2..3", 2, kept=True) == Region(2, 3, 2, "rows", True)
     with pytest.raises(UsageError, match="no region"):
         by_hand(text, bands)

@@ -54,6 +54,11 @@ class OrderCheck:
             for modelled, simulated, measured, different in (*row["orders"], *row["copies"]):
                 assert modelled == simulated == measured
                 assert not different
+            for predicted, measured, requests, different, relation in row["pools"]:
+                assert predicted == measured
+                assert requests == 1
+                assert not different
+                assert not relation
 
     @property
     def copied(self) -> set[str]:
@@ -72,14 +77,16 @@ def backend_of_orders(checks: list[dict[str, Any]], orders: int = 3) -> Any:
     import functools
 
     import torch
-    from peakmem.model import peak_of
+    from peakmem.model import PeakmemError, peak_of
     from peakmem_inductor import backend
     from peakmem_inductor.arguments import Again, difference
     from peakmem_inductor.building import build_graph
     from peakmem_inductor.dispatch import Candidate
     from peakmem_inductor.emitting import emit
+    from peakmem_inductor.pooling import add_pool, remove_pool
     from peakmem_inductor.record import measure, record_profile
     from peakmem_inductor.simulation import simulate
+    from peakmem_inductor.structure import compare_graphs
     from peakmem_inductor.wrapper import parse_wrapper
     from random_orders import random_expansion, random_order
     from torch._inductor import compile_fx as module
@@ -104,7 +111,7 @@ def backend_of_orders(checks: list[dict[str, Any]], orders: int = 3) -> Any:
             rng = random.Random(1)
             program = graph.program
             row = {"simulated": simulate(wrapper, profile), "measured": profile.measured_peak, "graph": graph, "orders": [],
-                   "copies": [], "copied": set()}
+                   "copies": [], "copied": set(), "pools": [], "no_pool": []}
             for order, expansion in (
                 (tuple(range(len(program))), None),
                 *((random_order(program, rng), None) for _ in range(orders)),
@@ -118,6 +125,19 @@ def backend_of_orders(checks: list[dict[str, Any]], orders: int = 3) -> Any:
                 different = difference(seen_first, again.seen(other))
                 modelled = peak_of(enlarged, order) - program.entry_bytes
                 row[kind].append((modelled, simulate(text, emitted.profile), peak, different))
+                if expansion is None:
+                    try:
+                        pooled = add_pool(text, emitted.profile, fixed_sizes=True)
+                    except PeakmemError as error:
+                        row["no_pool"].append(str(error))
+                    else:
+                        torch.set_rng_state(state)
+                        other, peak = measure(pooled.wrapper, candidate.namespace, again.take(), poison=True)
+                        alike = compare_graphs(build_graph(text, emitted.profile), build_graph(*remove_pool(pooled.wrapper, pooled.profile)))
+                        asked = [f for f in pooled.wrapper.forms if f.kind == "allocation" and f.defines[0] not in pooled.outside]
+                        row["pools"].append(
+                            (pooled.predicted, peak, len(asked), difference(seen_first, again.seen(other)), alike.difference)
+                        )
                 if expansion is not None:
                     names = {s.name for s in program.statements}
                     row["copied"].update(s.op for s in enlarged.statements if s.name not in names)

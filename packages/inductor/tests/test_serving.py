@@ -24,7 +24,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "_warned", set())
 
 
-@pytest.mark.parametrize("option", ["cpp_wrapper", "memory_planning"])
+@pytest.mark.parametrize("option", ["cpp_wrapper"])
 def test_options_that_make_what_cannot_be_permuted(torch: Any, option: str) -> None:
     compiled = torch.compile(lambda x: ((x @ x).relu() @ x).sin(), backend="peakmem", options={option: True})
     with torch.no_grad():
@@ -48,13 +48,15 @@ def test_gpu_programs_are_named_once(torch: Any, tmp_path: Path) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for i in range(2):
-            assert dispatcher(tmp_path / f"{i}.py", gpu)([torch.ones(4, 4)] * 2) == ("original",)
+            call = dispatcher(tmp_path / f"{i}.py", gpu)
+            for _ in range(2):  # the first call of a GPU program is not looked at
+                assert call([torch.ones(4, 4)] * 2) == ("original",)
         assert dispatcher(tmp_path / "2.py", wrapper_of("return (arg0_1, )"))([torch.ones(4, device="meta")] * 2) == ("original",)
     assert [str(w.message).split(": ")[-1] for w in caught] == [
-        f"the graph runs on {device}; only CPU graphs are permuted" for device in ("cuda", "meta")
+        "the graph runs on cuda, which torch cannot use here", "the graph runs on meta; only graphs on the CPU or CUDA are permuted"
     ]
     assert all(w.category is PeakmemWarning for w in caught)
-    assert [r.reason for r in peakmem_inductor.report()][:2] == ["the graph runs on cuda; only CPU graphs are permuted"] * 2
+    assert [r.reason for r in peakmem_inductor.report()][:2] == ["the graph runs on cuda, which torch cannot use here"] * 2
 
 
 def test_a_graph_without_a_python_program_has_a_row(torch: Any) -> None:

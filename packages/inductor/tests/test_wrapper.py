@@ -164,7 +164,8 @@ return (buf0, buf1, )
 @pytest.mark.parametrize(
     "statement",
     [
-        "pool0 = alloc_from_pool(buf0, 0, torch.float32, (4,), (1,))",
+        "pool0 = alloc_from_pool(make(), 0, torch.float32, (4,), (1,))",
+        "arg0_1 = copy_if_misaligned(saved)",
         "buf9 = something_new(arg0_1)",
         "run_intermediate_hooks('x', arg0_1)",
         "for i in range(3): k_read(arg0_1, saved)",

@@ -11,7 +11,7 @@ import numpy as np
 import peakmem
 import pytest
 from peakmem.api import load, optimize
-from peakmem.model import InputError, Schedule, UsageError
+from peakmem.model import Schedule, UsageError
 from peakmem_onnx.arena import UNIT, Arena
 from peakmem_onnx.feeds import write_feeds
 from peakmem_onnx.planned import best_order, events_of, planned_size
@@ -149,6 +149,29 @@ def test_what_loading_keeps_is_planned():
     confirm(m.verify(m.apply(Schedule(random_orders(m.graph, random.Random(2))))))
 
 
+@needs_counting
+def test_a_file_with_bodies_has_a_recorded_region(store, tmp_path):
+    files = []
+    for c in (False, True):
+        files.append(str(tmp_path / f"{c}.npz"))
+        np.savez(files[-1], c=np.array(c), x=np.ones((1, 8, 20, 20), np.float32))
+    options = {"frontend": "onnx", "ort_level": "none", "deploy": "arena"}
+    m = load(store(with_if()), inputs=files, **options)
+    assert m.predicted_bytes > load(store(with_if()), inputs=files[:1], **options).predicted_bytes  # the other branch takes more
+    result = optimize(m, time_limit=10)
+    confirm(result.verification)
+    assert any("recorded runs" in note for note in result.notes)
+    result.model.save(tmp_path / "out.onnx")
+    assert load(tmp_path / "out.onnx", inputs=files, **options).predicted_bytes == result.model.predicted_bytes
+
+
+@needs_counting
+def test_a_real_model_with_bodies_in_a_planned_arena():
+    path, _ = pypi_model("silero-vad")
+    m = load(path, frontend="onnx", ort_level="none", shape=("input=1,512", "state=2,1,128"), feed=("sr=16000",), deploy="arena")
+    confirm(m.verify(m))
+
+
 def test_the_order_is_sought_for_the_region(store):
     m = load(store(branches()), frontend="onnx", ort_level="none", deploy="arena")
     tried = [random_topological(m.graph, random.Random(k)) for k in range(8)]
@@ -207,7 +230,5 @@ def test_the_helper_and_the_snippet_open_a_planned_arena(store, tmp_path):
 
 
 def test_what_is_not_planned_is_refused(store):
-    with pytest.raises(InputError, match="nodes with bodies"):
-        load(store(with_if()), frontend="onnx", ort_level="none", deploy="arena")
     with pytest.raises(UsageError, match="give one of them"):
         load(store(branches()), frontend="onnx", executor="nodes", deploy="arena")

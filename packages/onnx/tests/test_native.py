@@ -14,7 +14,7 @@ from peakmem.api import load, optimize
 from peakmem.model import Schedule, UsageError
 from peakmem_onnx.capi import PLACES, library_of_the_wheel
 from peakmem_onnx.feeds import write_feeds
-from peakmem_onnx.replaying import Places, places_of, recorded, unavailable
+from peakmem_onnx.replaying import SOURCE, Places, places_of, recorded, unavailable
 from peakmem_onnx.runtime import ask, counting_library, scratch
 from peakmem_onnx.snippets import native_snippet
 from peakmem_onnx.ways import PORTABLE
@@ -249,8 +249,9 @@ def test_the_text_for_replay_runs(tmp_path, language, name):
     outputs, (hits, planned, misses, touched) = executed(binary)
     assert outputs == python_outputs(tmp_path / "m.onnx", sets)
     assert misses == 0
-    assert hits + planned == 3 * len(m.places.sizes)
-    assert touched == m.places.bytes
+    (places,) = m.places
+    assert hits + planned == 3 * len(places.sizes)
+    assert touched == places.bytes
 
 
 @needs_headers
@@ -277,8 +278,8 @@ def test_other_shapes_come_from_the_c_library_and_the_plan_is_found_again(store,
     path = store(open_dimension())
     planned = {"x": np.ones((1, 3, 16, 16), np.float32)}
     other = {"x": np.ones((1, 3, 24, 16), np.float32)}
-    places = recorded(path.read_bytes(), planned, {"level": "none", "threads": 1})
-    text = native_snippet(str(path), threads=1, deployed=places)
+    (places,) = recorded(path.read_bytes(), [planned], {"level": "none", "threads": 1})
+    text = native_snippet(str(path), threads=1, deployed=[places])
     binary = program(tmp_path, language, text, [planned, other, planned], ["y"], REPORT)
     outputs, (hits, named, misses, touched) = executed(binary)
     assert outputs == python_outputs(path, [planned, other, planned])
@@ -286,6 +287,61 @@ def test_other_shapes_come_from_the_c_library_and_the_plan_is_found_again(store,
     assert hits + named >= 6 * each  # the planned shape: every request, before and after
     assert 0 < misses <= 3 * each
     assert touched == places.bytes
+
+
+@needs_headers
+@pytest.mark.parametrize("language", ["c", "c++"])
+def test_every_planned_shape_has_its_places(store, tmp_path, language):
+    path = store(open_dimension())
+    shapes = [{"x": np.full((1, 3, height, 16), height, np.float32)} for height in (16, 24, 8)]
+    places = recorded(path.read_bytes(), shapes, {"level": "none", "threads": 1})
+    text = native_snippet(str(path), threads=1, deployed=places, shapes=["h=16", "h=24", "h=8"])
+    assert "// shape 2: h=8" in text
+    turns = [shapes[k] for k in (0, 1, 2, 0, 2, 1, 1)]
+    binary = program(tmp_path, language, text, turns, ["y"], REPORT)
+    outputs, (hits, named, misses, touched) = executed(binary)
+    assert outputs == python_outputs(path, turns)
+    assert misses == 0
+    assert hits + named == 3 * sum(len(places[k].sizes) for k in (0, 1, 2, 0, 2, 1, 1))
+    assert touched == max(one.bytes for one in places)
+
+
+ALIKE = """
+#include <assert.h>
+int main(void) {
+  /* Both begin with 64, 128; then the first asks for 256 and the second for 512. */
+  static const size_t sizes[] = {64, 128, 256, 64, 128, 512}, offsets[] = {0, 64, 192, 640, 512, 0}, ends[] = {3, 6};
+  static size_t scratch[14];
+  static PeakmemPlan plan;
+  peakmem_init(&plan, sizes, offsets, ends, 2, 704, scratch);
+  peakmem_arm(&plan, 1);
+  for (int said = 0; said < 2; said++) {
+    for (int turn = 0; turn < 4; turn++) {
+      void *blocks[3];
+      int second = turn & 1;
+      if (said) peakmem_shape(&plan, second);
+      for (int i = 0; i < 3; i++) blocks[i] = peakmem_alloc(&plan, sizes[3 * second + i]);
+      for (int i = 0; i < 3; i++) peakmem_free(&plan, blocks[i]);
+    }
+    fprintf(stderr, "%zu ", plan.misses);
+    peakmem_arm(&plan, 1);
+  }
+  return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("language", ["c", "c++"])
+def test_the_shape_can_be_said_where_two_begin_alike(tmp_path, language):
+    compiler, standard = {"c": ("gcc", "-std=gnu11"), "c++": ("g++", "-std=c++17")}[language]
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not installed")
+    source = tmp_path / ("alike.c" if language == "c" else "alike.cpp")
+    source.write_text("#include <stdio.h>\n#include <stdlib.h>\n" + SOURCE.read_text().partition("\n#ifdef PEAKMEM_MEASURED")[0] + ALIKE)
+    subprocess.run([compiler, standard, "-Wall", "-Wextra", "-Werror", str(source), "-o", str(tmp_path / "alike"), "-lpthread"], check=True)
+    guessed, said = executed(tmp_path / "alike")[1]
+    assert guessed == 2  # the first shape's places are in the way of the second one's last request, twice
+    assert said == 0
 
 
 THREADS = """

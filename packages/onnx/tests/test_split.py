@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import re
 
 import numpy as np
 import onnx
@@ -12,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from peakmem.frontends.splitting import Region, Rows
 from peakmem.model import Refused, UsageError
 from peakmem.transform.split import lay_out, split
-from peakmem_onnx.splitbands import PaddedWindow
-from peakmem_onnx.splitwrite import judge
+from peakmem_onnx.splitmaps import PaddedWindow
+from peakmem_onnx.splitwrite import culprits, judge
 
 from .conftest import SHARED, model, needs_runtime, value, weight
 
@@ -97,6 +99,13 @@ def test_a_chain_in_bands_is_smaller_as_predicted_and_has_every_bit(store):
     assert found.verification is not None and found.model is not None
     assert found.verification.bitwise_identical and not found.verification.failures
     assert found.verification.optimized_bytes == found.model.predicted_bytes < 0.7 * found.source.predicted_bytes
+    (note,) = (note for note in found.verification.notes if note.startswith("latency of a run"))
+    taken = found.verification.details["latency"]
+    assert [row["threads"] for row in taken] == sorted({1, min(4, os.cpu_count() or 1)})
+    assert all(f"{row['split_seconds'] / row['given_seconds']:.2f}x with {row['threads']} thread" in note for row in taken)
+    # Joined values are compared beside those of nodes that run whole.
+    compared, all_of_them = map(int, re.match(r"(\d+) of (\d+) values", found.verification.compared).groups())
+    assert 0 < compared < all_of_them
 
 
 @needs_runtime
@@ -179,20 +188,63 @@ def test_another_model_is_refused_by_the_judge(store):
 
 
 @needs_runtime
+def test_the_node_that_gives_other_bits_is_found(store):
+    """Not those that read its result."""
+    one = load(store(chain()), "none")
+    laid = lay_out(one.splittable(), range(len(one.program)), [Region(0, 4, 3)])
+    made = one.apply_split(laid)
+    assert culprits(one, made, laid) == ()
+
+    def other(graph) -> None:
+        node = [n for n in graph.node if n.op_type == "Conv" and "w1" in n.input][1]
+        old = next(i for i in graph.initializer if i.name == "w1")
+        graph.initializer.append(numpy_helper.from_array(numpy_helper.to_array(old) * np.float32(1.5), "other"))
+        node.input[1] = "other"
+
+    assert culprits(one, changed(made, other), laid) == ((2, "rows"),)
+
+
+@needs_runtime
+def test_what_gives_other_bits_runs_whole_and_the_rest_is_looked_at_anew(store, monkeypatch):
+    """As if ONNX Runtime added otherwise in bands of the second convolution, without which no bands help: it is tried once."""
+    refused = []
+
+    def judged(one, made, joined=()):
+        refused.append(sum("w1" in node.inputs for node in made.graph.nodes))
+        raise Refused("other bits")
+
+    monkeypatch.setattr("peakmem_onnx.splitwrite.judge", judged)
+    monkeypatch.setattr("peakmem_onnx.splitwrite.culprits", lambda one, made, laid: ((2, "rows"), (2, "channels")))
+    found = split(load(store(chain()), "none"), max_extra_macs="20%", measure=False, time_limit=None)
+    assert found.model is None and found.reason == "other bits"
+    assert len(refused) == 1 and refused[0] > 1
+    assert found.search is not None and not any(r.first <= 2 <= r.last for p in found.search.ordered for r in p.regions)
+
+
+@needs_runtime
 def test_what_cannot_run_in_bands_says_why(store):
-    rows = numpy_helper.from_array(np.ones((16, 1), np.float32), "rows")
+    gate = value("gate", [16, 1])
     nodes = [
-        conv("x", "a", "w"), helper.make_node("Mul", ["a", "rows"], ["b"], "rows"),
+        conv("x", "a", "w"), helper.make_node("Mul", ["a", "gate"], ["b"], "rows"),
         helper.make_node("GlobalAveragePool", ["b"], ["c"], "pool"), helper.make_node("Concat", ["c", "c"], ["y"], "concat", axis=2),
+        helper.make_node("Conv", ["x", "given"], ["z"], "given"), helper.make_node("Transpose", ["a"], ["t"], "turned", perm=[0, 1, 3, 2]),
     ]  # fmt: skip
-    one = load(store(model(nodes, [value("x", [1, 3, 16, 16])], [value("y", None)], [weight("w", 4, 3, 3, 3), rows])), "none")
+    inputs = [value("x", [1, 3, 16, 16]), gate, value("given", [4, 3, 1, 1])]
+    one = load(store(model(nodes, inputs, [value(n, None) for n in "yzt"], [weight("w", 4, 3, 3, 3)])), "none")
     source = one.splittable()
-    reasons = [source.rule(v, "rows") for v in range(4)]
-    assert not isinstance(reasons[0], str)
-    assert [str(r).split(") ", 1)[1] for r in reasons[1:]] == [
-        "has an operand with rows that cannot be cut", "has no known map of rows", "joins along another axis than channels",
-    ]  # fmt: skip
-    assert source.rule(0, "channels") == "conv_a is split by rows only"
+    place = {node.name: node.index for node in one.graph.nodes}
+
+    def why(name: str, axis: str) -> str:
+        found = source.rule(place[name], axis)
+        return found.split(") ", 1)[1] if isinstance(found, str) else ""
+
+    assert why("conv_a", "rows") == why("conv_a", "channels") == why("pool", "channels") == why("rows", "channels") == ""
+    assert why("rows", "rows") == "has an operand with rows that cannot be cut"
+    assert why("pool", "rows") == "looks at all rows"
+    assert why("concat", "rows") == "joins along another axis than channels"
+    assert why("concat", "channels") == "joins along its channels"
+    assert why("given", "rows") == why("given", "channels") == "reads another value, whose rows are not those of its data"
+    assert why("turned", "rows") == "has no known map of rows"
     with pytest.raises(Refused, match="is not split yet"):
         load(store(chain()), deploy="portable").splittable()
 

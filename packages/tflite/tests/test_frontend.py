@@ -104,3 +104,11 @@ def test_the_program_survives_json(tiny):
     for file in (tiny.streaming(), tiny.branching(), tiny.random_file(1)):
         program = TfliteModel.from_bytes(tiny.encode(file)).program
         assert Program.from_json(program.to_json()).digest == program.digest
+
+
+def test_a_runtime_without_a_wheel_for_this_python_says_so() -> None:
+    from peakmem_tflite.settings import only_where_a_wheel_is
+
+    line = "pip install 'peakmem-tflite[tflite-runtime]'"
+    assert only_where_a_wheel_is((3, 11), line) == line
+    assert only_where_a_wheel_is((3, 12), line) == f"on Python 3.11, for which alone there is a wheel: {line}"

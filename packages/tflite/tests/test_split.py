@@ -63,7 +63,7 @@ def test_random_regions_of_random_nets_keep_every_bit(tiny, tflm, tmp_path, seed
     n = len(model.program)
     for _ in range(20):
         first = rng.randrange(n)
-        region = Region(first, min(n - 1, first + rng.randint(0, 4)), rng.randint(2, 12), rng.choice(("rows", "rows", "channels")))
+        region = Region(first, min(n - 1, first + rng.randint(0, 4)), rng.randint(2, 12), rng.choice(("rows", "rows", "channels")), kept=rng.random() < 0.4)
         try:
             made = in_bands(model, region)
         except Refused:
@@ -236,7 +236,7 @@ def test_no_split_goes_below_the_floor(tiny, seed):
     tries = [(p.order, p.regions) for p in Search(source, [tuple(range(n))], peak, 10**12).run(20).points]
     for _ in range(8):
         first = rng.randrange(n)
-        tries.append((tuple(range(n)), (Region(first, min(n - 1, first + rng.randint(0, 5)), rng.randint(2, 9), rng.choice(("rows", "channels"))),)))
+        tries.append((tuple(range(n)), (Region(first, min(n - 1, first + rng.randint(0, 5)), rng.randint(2, 9), rng.choice(("rows", "channels")), kept=rng.random() < 0.4),)))
     for order, regions in tries:
         try:
             made = model.apply_split(lay_out(source, order, regions))
@@ -390,9 +390,9 @@ def test_after_ctrl_c_in_the_search_the_rest_is_short(tiny, monkeypatch):
     def stopped(self):
         return replace(search(self), stopped=True)
 
-    def noted(model, *, time_limit, progress):
+    def noted(model, *, time_limit, effort=None, progress=None):
         limits.append(time_limit)
-        return certify(model, time_limit=time_limit, progress=progress)
+        return certify(model, time_limit=time_limit, effort=effort, progress=progress)
 
     monkeypatch.setattr(run.Search, "run", stopped)
     monkeypatch.setattr(run, "certify", noted)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from peakmem_cli.common import FrontendOptions, check_outputs
+from peakmem_cli.common import FrontendOptions
+from peakmem_cli.files import check_outputs, load
 from peakmem_cli.screen import Screen
 
 
@@ -26,7 +27,6 @@ def arena_models(
     int
         The exit code: 1 where a measured head is not the predicted one.
     """
-    import peakmem
     from peakmem.model import Refused, UsageError
     from peakmem.system.files import write_atomically
 
@@ -34,7 +34,7 @@ def arena_models(
         raise UsageError("name two models or more that are to share an arena")
     for file in files:
         check_outputs(file, snippet_out, force=force)
-    models = [peakmem.load(file, frontend=frontend, **options) for file in files]
+    models = [load(file, frontend, options) for file in files]
     with screen.progress() as progress:
         found = models[0].share(models[1:], measure=measure, progress=progress)
     screen.result_is_there()

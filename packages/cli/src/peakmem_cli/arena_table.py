@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from peakmem_cli.common import check_outputs, limit
+from peakmem_cli.common import limit
+from peakmem_cli.files import check_outputs, on_disk
 from peakmem_cli.screen import Screen
 
 
@@ -36,7 +37,7 @@ def arena_table(
     from peakmem.system.sizes import human
 
     check_outputs(plan, output, force=force)
-    table = read_table(plan.read_bytes(), str(plan))
+    table = read_table(on_disk(plan).read_bytes(), str(plan))
     items = [replace(item, size=-(-item.size // alignment) * alignment) for item in table.items]
     peak = liveness_peak(items)
     seconds = limit(time_limit)
@@ -49,6 +50,7 @@ def arena_table(
     if capacity and len(capacity) > 1:
         heat = table.heat()
         found = spread(items, capacity, heat=heat, alignment=alignment, deadline=deadline, effort=effort)
+        interrupted = found.interrupted
         added = {"memory": found.memory, "offset": found.offsets}
         document |= {"capacities": capacity, "arenas": found.sizes}
         each = "; ".join(f"memory {m}: {human(used)} of {human(whole)}" for m, (used, whole) in enumerate(zip(found.sizes, capacity)))

@@ -19,6 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.models import OptionInfo
 
 from peakmem_cli.common import size
+from peakmem_cli.files import STDIN, on_disk
 
 if TYPE_CHECKING:
     from peakmem.frontends import Frontend, Option
@@ -86,13 +87,13 @@ def find_frontend(command: Command, arguments: Sequence[str]) -> tuple[Frontend 
             return get_frontend(argument.partition("=")[2]), None
         elif argument in valued:
             next(rest, None)
-        elif not argument.startswith("-"):
+        elif argument == STDIN or not argument.startswith("-"):
             files.append(argument)
     reason: PeakmemError | None = None
     # A value of an unknown option may stand among the files, so the first that exists and is recognised decides.
     for file in sorted(files, key=lambda f: not os.path.isfile(f)):
         try:
-            return recognise(Path(file)), None
+            return recognise(on_disk(Path(file))), None
         except PeakmemError as error:
             reason = reason or error
     return None, reason

@@ -32,7 +32,7 @@ def seconds(text: str) -> float:
 FrontendOptions: TypeAlias = dict[str, Any]
 """Values of the options of one frontend, filled in by `peakmem_cli.build`."""
 
-ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="The artifact; its kind is recognised from its content.")]
+ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="The artifact, - for standard input; its kind is recognised from its content.")]
 FrontendName = Annotated[
     str | None,
     typer.Option("--frontend", metavar="NAME", help="Read MODEL with this frontend; adds its options to the help."),
@@ -91,15 +91,3 @@ def limit(value: float) -> float | None:
     """None for an infinite time limit, as the library has it."""
     return None if value == float("inf") else value
 
-
-def check_outputs(source: Path, *outputs: Path | None, force: bool) -> None:
-    """Refuse outputs that may not be written, or that would replace each other, before any work is done."""
-    from peakmem.system.files import check_output
-
-    given = [path for path in outputs if path is not None]
-    for path in given:
-        if str(path) == "-":
-            raise UsageError("-: standard output is for the answer; name a file")
-        check_output(path, source=source, force=force)
-    if len({path.resolve() for path in given}) < len(given):
-        raise UsageError(f"{given[0]}: is named for two outputs; name two files")

@@ -12,6 +12,7 @@ from typing import Any
 import typer
 from peakmem.model import PeakmemError, did_you_mean
 
+from peakmem_cli import files
 from peakmem_cli.build import AllCommands, OneCommand, find_frontend, takes_frontend, with_options
 from peakmem_cli.interrupts import INTERRUPTED, Terminated, heed
 from peakmem_cli.screen import print_error, print_json
@@ -49,12 +50,13 @@ def main(arguments: Sequence[str]) -> int:
     """
     as_json = "--json" in arguments
     before = signal.getsignal(signal.SIGINT)
+    files.begin()
     try:
         return _run(list(arguments))
     except PeakmemError as error:
         return _fail(str(error), error.exit_code, as_json)
     except KeyboardInterrupt:
-        return _fail("interrupted before there was a result", INTERRUPTED, as_json)
+        return _fail("interrupted" + ("" if files.written() else " before there was a result"), INTERRUPTED, as_json)
     except Terminated as error:
         return _fail("terminated", error.exit_code, as_json)
     except RecursionError:
@@ -72,6 +74,7 @@ def main(arguments: Sequence[str]) -> int:
         what = f"internal error: {type(error).__name__}: {error}"
         return _fail(f"{what}; please report this (PEAKMEM_DEBUG=1 shows where)", 2, as_json)
     finally:
+        files.end()
         if signal.getsignal(signal.SIGINT) is not before:
             signal.signal(signal.SIGINT, before)
 
@@ -144,7 +147,9 @@ def _version(
 
 
 def _fail(sentence: str, code: int, as_json: bool) -> int:
-    shown = print_error(sentence)
+    there = files.written()
+    also = f"; written before that: {', '.join(map(str, there))}" if there else ""
+    shown = print_error(files.as_typed(sentence) + also)
     if as_json:
         print_json({"schema": ERROR_SCHEMA, "error": shown, "exit_code": code})
     return code

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,10 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from peakmem.model import Refused
-    from peakmem.report.pair import Pair
-    from peakmem.result import Result
-    from peakmem.transform.recompute import Recomputation
-    from peakmem.transform.split import Splitting
+    from peakmem.report import Found
 
 Page = Annotated[
     Path | None, typer.Option("--report", metavar="FILE.html", help="Also write one page to read: figures, tables, the proof.")
@@ -29,22 +26,23 @@ def check_page(path: Path | None) -> None:
 
 
 def write_page(
-    found: Result | Recomputation | Pair | Splitting,
+    found: Found,
     output: Path | None,
     figures: list[tuple[str, Path]],
     *,
     settings: Mapping[str, object],
     source: Path,
     force: bool,
+    also: Sequence[Found] = (),
 ) -> dict[Path, Refused]:
-    """Write the page and the figures; returns the figures that do not exist, with the reason."""
+    """Write the page, about ``also`` too, and the figures; returns the figures that do not exist, with the reason."""
     from peakmem.model import Refused
     from peakmem.report import figure, render
     from peakmem.system.files import write_atomically
 
     missing = {}
     if output is not None:
-        write_atomically(output, render(found, settings=settings).encode(), source=source, force=force)
+        write_atomically(output, render([found, *also], settings=settings).encode(), source=source, force=force)
     for kind, path in figures:
         try:
             drawn = figure(found, kind)

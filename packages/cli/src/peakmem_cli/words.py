@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from peakmem.report.words import NOTHING_VARIED, shorten, size_or_unknown
+from peakmem.report.words import NOTHING_VARIED, at_step, shorten, size_or_unknown
 from peakmem.report.words import answer as answer
 from peakmem.report.words import change as change
 from peakmem.report.words import comparison as comparison
@@ -48,19 +48,19 @@ def peak_rows(timeline: Timeline) -> list[tuple[str, str, str, str, str]]:
     for b in live[:LISTED]:
         buffer = program.buffers[b]
         first, last = timeline.first[b], timeline.last[b]
-        since = "entry" if first < 0 else f"step {first + 1}"
-        until = "end" if last >= steps else f"step {last + 1}"
+        since = "entry" if first < 0 else f"step {first}"
+        until = "end" if last >= steps else f"step {last}"
         rows.append((buffer.name, buffer.kind, in_bytes(buffer.size), since, until))
     if len(live) > LISTED:
         others = sum(program.buffers[b].size for b in live[LISTED:])
         rows.append((f"{len(live) - LISTED} smaller ones", "", in_bytes(others), "", ""))
     if steps and timeline.workspaces[timeline.order[step]]:
         work = timeline.workspaces[timeline.order[step]]
-        rows.append(("(workspace of the statement)", "", in_bytes(work), f"step {step + 1}", f"step {step + 1}"))
+        rows.append(("(workspace of the statement)", "", in_bytes(work), f"step {step}", f"step {step}"))
     if steps and timeline.saved_at(step):
         a, o, saved = timeline.overlays_at(step)[0]
         what = f"(less: {shorten(program.buffers[o].name)} on {shorten(program.buffers[a].name)})"
-        rows.append((what, "", f"-{in_bytes(saved)}", f"step {step + 1}", f"step {step + 1}"))
+        rows.append((what, "", f"-{in_bytes(saved)}", f"step {step}", f"step {step}"))
     return rows
 
 
@@ -69,7 +69,7 @@ def peak_title(timeline: Timeline) -> str:
     if not timeline.order:
         return f"live_peak {human(timeline.peak)}, resident at entry; no statements"
     name = label(timeline.program, timeline.order[timeline.peak_step])
-    return f"live_peak {human(timeline.peak)} at step {timeline.peak_step + 1} of {len(timeline.order)}, {name}; live there:"
+    return f"live_peak {human(timeline.peak)} at {at_step(timeline.peak_step, len(timeline.order))}, {name}; live there:"
 
 
 PEAK_COLUMNS = ("buffer", "kind", ">bytes", "since", "until")
@@ -86,7 +86,7 @@ def moved(program: Program, order: tuple[int, ...], where: str = "") -> list[str
     lines = [f"moved {len(found)} of {len(order)} statements{place}:"]
     for move in found[:LISTED]:
         after = f"after {shorten(program.statements[order[move.step - 1]].name)}" if move.step else "first"
-        lines.append(f"  {label(program, move.statement)}: step {move.statement + 1} -> {move.step + 1}, {after}")
+        lines.append(f"  {label(program, move.statement)}: step {move.statement} -> {move.step}, {after}")
     if len(found) > LISTED:
         lines.append(f"  and {len(found) - LISTED} more")
     return lines

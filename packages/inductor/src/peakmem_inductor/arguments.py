@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from peakmem_inductor.devices import CHUNK, fill, parts_of
 from peakmem_inductor.effects import Effects, accesses_of
 from peakmem_inductor.forms import Wrapper, names_in
 
@@ -39,7 +40,7 @@ def special(value: Any) -> str:
         return ""
     if type(value) not in (torch.Tensor, torch.nn.Parameter):  # its operations may be the user's code
         return f"a {type(value).__name__}"
-    if value.device.type != "cpu":
+    if value.device.type not in ("cpu", "cuda"):
         return f"on {value.device.type}"
     if value.layout is not torch.strided or value.is_mkldnn:
         return f"of layout {value.layout}".replace("torch.", "")
@@ -124,7 +125,8 @@ class Again:
             storage = self._blocks[key].alive()
             assert file is not None and storage is not None
             self._blocks[key].place = place
-            place += file.write(_bytes_of(storage))
+            for part in parts_of(storage):
+                place += file.write(part)
         if file is not None:
             file.flush()
         for i, value in enumerate(args):
@@ -155,14 +157,14 @@ class Again:
         from torch.multiprocessing.reductions import StorageWeakRef
 
         if storage is None:
-            storage = torch.empty(block.size, dtype=torch.uint8, device="cpu").untyped_storage()
+            storage = torch.empty(block.size, dtype=torch.uint8, device=block.device).untyped_storage()
             block.reference = StorageWeakRef(storage)
         if not block.size:
             return storage
         if block.place is None:
             raise RuntimeError("an argument is gone that no recorded run freed")
         self._file.seek(block.place)
-        if self._file.readinto(_bytes_of(storage)) != block.size:
+        if fill(storage, self._file) != block.size:
             raise OSError("the file of the arguments set aside is too short")
         return storage
 
@@ -182,11 +184,13 @@ class _Block:
     reference: Any
     size: int
     place: int | None
+    device: Any
 
     def __init__(self, storage: Any) -> None:
         from torch.multiprocessing.reductions import StorageWeakRef
 
         self.reference, self.size, self.place = StorageWeakRef(storage), storage.nbytes(), None
+        self.device = storage.device
 
     def alive(self) -> Any:
         import torch
@@ -217,21 +221,18 @@ class _TensorForm:
         import torch
 
         with torch.no_grad():
-            fresh = torch.empty(0, dtype=self.dtype, device="cpu")
+            fresh = torch.empty(0, dtype=self.dtype, device=storage.device)
             fresh.set_(storage, self.offset, self.shape, self.stride)
             torch._C._set_conj(fresh, self.conj)
             torch._C._set_neg(fresh, self.neg)
         return fresh
 
 
-def _bytes_of(storage: Any) -> Any:
-    """The memory of a storage as a buffer that files read and write, without a copy."""
-    size = storage.nbytes()
-    return (ctypes.c_ubyte * size).from_address(storage.data_ptr()) if size else bytearray()
-
-
 def _digest_of_bytes(storage: Any) -> bytes:
-    return hashlib.blake2b(_bytes_of(storage), digest_size=32).digest()
+    state = hashlib.blake2b(digest_size=32)
+    for part in parts_of(storage):
+        state.update(part)
+    return state.digest()
 
 
 def digest(value: Any) -> bytes:
@@ -255,12 +256,19 @@ def digest(value: Any) -> bytes:
 
 
 def _absorb(state: Any, tensor: Any) -> None:
+    import torch
+
     size = tensor.numel() * tensor.element_size()
     if not size:
         return
     if tensor.is_contiguous() or size <= 1 << 20 or not tensor.dim():
         tensor = tensor.contiguous()
-        state.update((ctypes.c_ubyte * size).from_address(tensor.data_ptr()))
+        if tensor.device.type == "cpu":
+            state.update((ctypes.c_ubyte * size).from_address(tensor.data_ptr()))
+            return
+        flat = tensor.view(-1).view(torch.uint8)
+        for start in range(0, size, CHUNK):
+            state.update(flat[start : start + CHUNK].cpu().numpy())
         return
     for part in tensor:
         _absorb(state, part)

@@ -27,7 +27,7 @@ from peakmem_inductor.settings import config_of, parse_candidates
 
 _local = threading.local()
 _installed = threading.Lock()
-OPTIONS = ("candidates", "verify", "time_limit", "dump", "shapes", "max_extra_macs", "cap", "pure", "target_peak", "memory")
+OPTIONS = ("candidates", "verify", "time_limit", "dump", "shapes", "max_extra_macs", "cap", "pure", "target_peak", "memory", "pool")
 reached = False
 """Whether torch.compile ever gave the backend a graph."""
 atexit.register(say_no_graph)
@@ -67,6 +67,10 @@ def peakmem(
             for the fewest more multiply-accumulate operations; see `peakmem_inductor.budgets`.
         ``memory``
             ``"least"``: the same for the least peak, whatever it costs.
+        ``pool``
+            True: lay the buffers of each program at planned offsets in one allocation, made anew by every call; results and
+            what operators return stay outside, and may raise the peak beside it. ``"fits"``: only where that needs no more
+            memory than the untouched program. See `peakmem_inductor.pooling`.
         Anything else is an option of ``torch._inductor.config``.
     mode : str, optional
         A mode of Inductor, such as ``"max-autotune-no-cudagraphs"``.
@@ -155,6 +159,10 @@ def split_options(options: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
         if "target_peak" in values:
             raise UsageError("memory and target_peak: give one of them")
         values["least"] = True
+    if "pool" in ours:
+        if not (isinstance(ours["pool"], bool) or ours["pool"] == "fits"):
+            raise UsageError(f"pool: {ours['pool']!r} is none of True, False and 'fits'")
+        values["pool"] = "always" if ours["pool"] is True else ours["pool"] or ""
     if "cap" in ours:
         cap = ours["cap"]
         if isinstance(cap, bool) or not isinstance(cap, int) or cap < 1:
@@ -188,7 +196,10 @@ def _budget(options: Options, gm: Any, example_inputs: Sequence[Any], patches: M
 
     trains = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs)
     target = None if options.least else options.target_peak
-    if not trains:
+    if any(isinstance(x, torch.Tensor) and x.device.type != "cpu" for x in example_inputs):
+        choice = budgets.Choice(target, (), "whole steps are modelled on the CPU only")
+        warn(f"{'memory' if options.least else 'target_peak'}: {choice.reason}")
+    elif not trains:
         choice = budgets.Choice(target, (), "the graph is not trained, so nothing is saved for a backward")
     else:
         with _active(None):

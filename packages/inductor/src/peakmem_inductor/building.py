@@ -107,10 +107,10 @@ def _fresh_text(draft: Draft, name: str) -> str | None:
         steps = evaluate(ast.parse(stride, mode="eval").body, draft.profile.symbols)
         if shape == layout.shape and steps == layout.stride and dtype == layout.dtype:
             return f"{allocator}({size}, {stride}, {dtype})"
-    dynamic = bool(draft.symbols)
-    if dynamic or draft.wrapper.devices not in ((), ("cpu",)):
+    maker = draft.profile.allocator_of(layout)
+    if draft.symbols or maker is None:
         return None
-    return f"empty_strided_cpu({_tuple(layout.shape)}, {_tuple(layout.stride)}, {layout.dtype})"
+    return f"{maker}({_tuple(layout.shape)}, {_tuple(layout.stride)}, {layout.dtype})"
 
 
 def _mark_unrepeatable(draft: Draft) -> None:

@@ -24,10 +24,12 @@ from peakmem.proof import Certificate
 from peakmem_inductor import reporting as reports
 from peakmem_inductor import settings, steps
 from peakmem_inductor.building import build_graph
+from peakmem_inductor.devices import computes, misaligned, random_state, set_random_state
 from peakmem_inductor.effects import hidden_effects, operator_effects, races
 from peakmem_inductor.emitting import realize
 from peakmem_inductor.forms import Wrapper
 from peakmem_inductor.graph import Graph
+from peakmem_inductor.pooling import Pooled, add_pool
 from peakmem_inductor.profile import Profile
 from peakmem_inductor.recomputing import Recomputed, recompute_program
 from peakmem_inductor.serving import refusal, warn
@@ -52,6 +54,7 @@ class Options:
     pure: frozenset[str] = frozenset()
     target_peak: int | None = None
     least: bool = False
+    pool: str = ""
 
 
 @dataclass
@@ -86,10 +89,33 @@ class _Found:
     certified: bool
     certificate: Certificate | None
     recomputed: Recomputed | None = None
+    pooled: Pooled | None = None
+    unpooled: str = ""
+
+    def changes(self, before: int) -> bool:
+        """Whether what was found shall run in place of a program that needs ``before`` bytes."""
+        return self.pooled is not None or self.after < before
 
     def realized(self) -> Wrapper:
-        """The text of the program in its order."""
-        return realize(self.graph, self.order, self.recomputed.expansion if self.recomputed is not None else None)[0]
+        """The text of the program in its order, with its pool."""
+        return self.pooled.wrapper if self.pooled is not None else self.ordered()[0]
+
+    def ordered(self) -> tuple[Wrapper, Profile]:
+        """The program in its order, and its profile."""
+        return realize(self.graph, self.order, self.recomputed.expansion if self.recomputed is not None else None)
+
+    def add_pool(self, limit: int | None) -> None:
+        """Give the program a pool, unless it would need more than ``limit`` bytes so."""
+        try:
+            pooled = add_pool(*self.ordered(), fixed_sizes=True)
+        except PeakmemError as error:
+            self.unpooled = str(error)
+            return
+        if limit is not None and pooled.predicted > limit:
+            self.unpooled = f"with a pool of {pooled.size:,} bytes it would need {pooled.predicted:,}, more than without"
+            return
+        self.pooled, self.after = pooled, pooled.predicted
+        self.certified = self.certified and self.after == self.bound
 
 
 @dataclass
@@ -128,6 +154,7 @@ class Dispatcher:
         self._plans: dict[Any, Call] = {}
         self._pending: dict[Any, _Pending] = {}
         self._dead = False
+        self._warm = "empty_strided_cuda(" not in _text(candidates[0].path)
         self._effects = partial(operator_effects, pure=options.pure)
 
     def __call__(self, args: list[Any]) -> Any:
@@ -156,6 +183,9 @@ class Dispatcher:
         return plan(args)
 
     def _first(self, key: Any, args: list[Any]) -> Any:
+        if not self._warm:  # the first call tunes kernels, which takes memory that no later call takes
+            self._warm = True
+            return self.original(args)
         begin = time.monotonic()
         name = graph_name(self.candidates[0].path)
         row = reports.GraphReport(name, threads=self._threads(), path=str(self.candidates[0].path))
@@ -164,6 +194,9 @@ class Dispatcher:
             if reason:
                 raise PeakmemError(reason)
             wrapper = self.candidates[0].read()
+            for form in wrapper.forms:
+                if form.kind == "align" and misaligned(args[wrapper.inputs.index(form.target)]):
+                    raise PeakmemError(f"argument {form.target} does not begin at a multiple of 16 bytes, so every call copies it")
         except (PeakmemError, OSError) as error:
             self._leave(row, error)
             return self.original(args)
@@ -207,7 +240,7 @@ class Dispatcher:
             found = order_candidate(self.candidates[0], wrapper, profile, self.options)
             describe(row, found)
             alone = len(self.candidates) == 1 or bool(hidden)
-            if alone and (row.unchecked or found.after >= (profile.measured_peak or 0)):
+            if alone and (row.unchecked or not found.changes(profile.measured_peak or 0)):
                 self._take(key, row, found)
             elif not written and again.hold():
                 seen = again.seen(result)
@@ -282,7 +315,7 @@ class Dispatcher:
         result = None
         try:
             found = self._search(found, again, state, reference)
-            if row.unchecked or found.after >= (row.before or 0):
+            if row.unchecked or not found.changes(row.before or 0):
                 self._take(key, row, found)
             else:
                 result = self._check(key, row, found, again, state, reference, tries)
@@ -317,9 +350,11 @@ class Dispatcher:
             return None
         if written_inputs(wrapper, self._effects) - written_inputs(first.wrapper, self._effects) and not again.aside:
             return None  # nothing that it writes could be brought back
+        if first.profile.device != "cpu":
+            candidate.call(again.take())  # tunes its kernels
         set_random_state(state)
         result, profile = record_profile(wrapper, candidate.namespace, again.take(), self._effects)
-        differs = difference(reference, again.seen(result))
+        differs = difference(reference, again.seen(result)) if computes(profile.device) else ""
         if differs:
             log.info("candidate %s: %s has other bits", candidate.name, differs)
             return None
@@ -328,7 +363,7 @@ class Dispatcher:
     def _take(self, key: Any, row: reports.GraphReport, found: _Found, permuted: Wrapper | None = None) -> None:
         """From now on, run a program in its new order, or the original where that needs no more."""
         describe(row, found)
-        if row.before is not None and found.after >= row.before:
+        if row.before is not None and not found.changes(row.before):
             row.state, row.reason, row.after, row.measured = "kept", "", row.before, row.before
             row.certified = row.certified and row.before == found.bound
             row.candidate = "default"
@@ -349,7 +384,7 @@ class Dispatcher:
                 row.unchecked,
             )
         permuted = permuted or found.realized()
-        row.state, row.reason = ("permuted" if again is None else "recomputed"), ""
+        row.state, row.reason = ("recomputed" if again is not None else "pooled" if found.pooled is not None else "permuted"), ""
         self._plans[key] = compile_call(permuted, found.candidate.namespace, row.name)
 
     def _check(self, key: Any, row: reports.GraphReport, found: _Found, again: Any, state: Any, reference: Mapping[str, bytes], tries: int) -> Any:
@@ -366,8 +401,12 @@ class Dispatcher:
         except Exception as error:
             problem = f"the permuted program failed ({type(error).__name__}: {error})"
         else:
-            differs = difference(reference, again.seen(result))
-            row.identical = not differs
+            differs = ""
+            if computes(found.profile.device):
+                differs = difference(reference, again.seen(result))
+                row.identical = not differs
+            else:
+                row.uncompared = f"{found.profile.device} runs no kernels, so there are no bits"
             if differs:
                 result = None
                 problem = self._other_bits(differs, found, again, state, reference)
@@ -412,6 +451,7 @@ def describe(row: reports.GraphReport, found: _Found) -> None:
     row.statements = len(found.graph.program)
     row.bound, row.after, row.certified = found.bound, found.after, found.certified
     row.data_dependent = found.graph.data_dependent
+    row.pool, row.unpooled = (str(found.pooled) if found.pooled is not None else ""), found.unpooled
     row.certificate = found.certificate.to_json() if found.certificate is not None else None
     row.program, row.order = found.graph.program, found.order
     row.enlarged = found.recomputed.expansion.program if found.recomputed is not None else None
@@ -438,7 +478,7 @@ def order_candidate(candidate: Candidate, wrapper: Wrapper, profile: Profile, op
         )
         if recomputed is not None:
             order, peak = recomputed.order, recomputed.peak
-    return _Found(
+    found = _Found(
         candidate=candidate,
         wrapper=wrapper,
         profile=profile,
@@ -450,6 +490,9 @@ def order_candidate(candidate: Candidate, wrapper: Wrapper, profile: Profile, op
         certified=certified,
         certificate=ordering.certificate,
     )
+    if options.pool:
+        found.add_pool(profile.measured_peak if options.pool == "fits" else None)
+    return found
 
 
 def compile_call(wrapper: Wrapper, namespace: Mapping[str, Any], name: str) -> Call:
@@ -470,18 +513,11 @@ def compile_call(wrapper: Wrapper, namespace: Mapping[str, Any], name: str) -> C
     return result
 
 
-def random_state() -> Any:
-    """A copy of torch's CPU generator; its state as a tensor would add to the peak of a small graph."""
-    import torch
-
-    return torch.default_generator.clone_state()
-
-
-def set_random_state(state: Any) -> None:
-    """Set torch's CPU generator back to what it was when it was copied."""
-    import torch
-
-    torch.default_generator.set_state(state.get_state())
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def graph_name(path: Path) -> str:

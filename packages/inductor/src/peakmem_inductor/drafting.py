@@ -8,7 +8,17 @@ from dataclasses import dataclass, field
 
 from peakmem_inductor.costs import macs
 from peakmem_inductor.effects import BARRIER, Effects, extern_effects, races
-from peakmem_inductor.forms import UNBACKED, Access, Form, Wrapper, dotted, is_reuse, names_in
+from peakmem_inductor.forms import (
+    UNBACKED,
+    Access,
+    Form,
+    Wrapper,
+    asserted_layouts,
+    dotted,
+    is_reuse,
+    names_in,
+    pool_view,
+)
 from peakmem_inductor.graph import Definition, Step
 from peakmem_inductor.profile import Profile
 from peakmem_inductor.regions import Region, inline_view, of_layout
@@ -96,6 +106,11 @@ class Draft:
             self.sizes.add(form.defines[0])
             self.prologue.append(form.text)
         elif kind == "context":
+            if form.text not in self.prologue:  # the stream is asked for before every launch
+                self.prologue.append(form.text)
+        elif kind == "align":
+            if form.target not in self.wrapper.inputs:
+                raise self.fail(form, "aligns what is no argument")
             self.prologue.append(form.text)
         elif kind == "delete":
             return
@@ -306,7 +321,7 @@ class Draft:
         self.storages[name] = storage
         storage.names.append(name)
         text = self.layout_text.get(base)
-        if text is not None:
+        if text is not None and pool_view(form) is None:
             self.layout_text[name] = self.view_text(form, text)
 
     def view_text(self, form: Form, base: tuple[str, str, str, str]) -> tuple[str, str, str, str]:
@@ -353,14 +368,11 @@ class Draft:
         for name in form.defines:
             step.defines.append(name)
             self.producer[name] = step
-        value = form.node.value if isinstance(form.node, ast.Expr) else None
-        if isinstance(value, ast.Call) and dotted(value.func) == "assert_size_stride" and len(value.args) >= 3:
-            target = value.args[0]
-            if isinstance(target, ast.Name) and target.id in self.profile.names and self.wrapper.devices in ((), ("cpu",)):
-                dtype = self.profile.names[target.id].dtype
-                self.layout_text[target.id] = (
-                    "empty_strided_cpu", ast.unparse(value.args[1]), ast.unparse(value.args[2]), dtype
-                )
+        for target, size, stride, _ in asserted_layouts(form):
+            layout = self.profile.names.get(target)
+            allocator = None if layout is None else self.profile.allocator_of(layout)
+            if layout is not None and allocator is not None:
+                self.layout_text[target] = (allocator, ast.unparse(size), ast.unparse(stride), layout.dtype)
 
 
 def _draws_nothing(form: Form) -> bool:

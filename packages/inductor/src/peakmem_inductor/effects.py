@@ -30,7 +30,8 @@ EXTERNS = re.compile(
     r"_sparse_semi_structured_mm|convolution|conv1x1_via_mm|call_aten_d[wx]|_linear_pointwise|qlinear_pointwise|_mkl_linear|"
     r"_weight_int8pack_mm|int4mm_packed_weight_cpu"
 )
-"""Names in ``extern_kernels`` that Inductor itself puts there; a user's own operator may stand there too."""
+"""Names in ``extern_kernels`` that Inductor itself puts there; a user's own operator may stand there too, and ``x.run`` is a Triton
+kernel that the user wrote."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def _replaced(words: list[str]) -> bool:
 
 
 def extern_effects(target: str) -> Effects:
-    """Effects of ``extern_kernels.x``."""
+    """Effects of ``extern_kernels.x``, and of a Triton kernel of the user's."""
     return EXTERN if EXTERNS.fullmatch(target.split(".")[1]) else BARRIER
 
 

@@ -16,6 +16,7 @@ FormKind = Literal[
     "view",
     "reuse",
     "rename",
+    "align",
     "kernel",
     "extern",
     "operator",
@@ -31,8 +32,9 @@ FormKind = Literal[
 Access = Literal["r", "w", "rw"]
 """How a kernel or operator uses one argument: reads it, overwrites it without reading, or both."""
 
+POOL_VIEW = "alloc_from_pool"
 UNBACKED = re.compile(r"\b(?:u|zuf)\d+\b")
-MODULE_NAMES = frozenset({"reinterpret_tensor", "torch", "aten", "device", "max", "min", "inf", "nan", "math", "c_void_p", "None"})
+MODULE_NAMES = frozenset({"reinterpret_tensor", POOL_VIEW, "torch", "aten", "device", "max", "min", "inf", "nan", "math", "c_void_p", "None"})
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Wrapper:
     outputs : tuple of str
         Local names in the return expression.
     kernels : mapping of str to tuple of Access or None
-        For each kernel defined in the file the access of its arguments by position; None for a plain number.
+        For each kernel defined in the file, and for what is called on a tensor (``zero_``, ``copy_``), the access of its arguments by position; None for a plain number.
     once : mapping of str to str
         Kernels that must not run twice, and why.
     body_lines : tuple of (int, int)
@@ -95,7 +97,7 @@ class Wrapper:
     indent : str
         Indentation of that body.
     context : str
-        The line of a device guard around the body, or empty; it and what it holds were unwrapped.
+        The line of a device guard around the body or parts of it, or empty; it and what it holds were unwrapped.
     devices : tuple of str
         Devices that allocations of the wrapper name (``cpu``, ``cuda``), sorted.
     call : ast.FunctionDef
@@ -159,6 +161,41 @@ class Wrapper:
     def symbols(self) -> tuple[str, ...]:
         """Names of symbolic sizes, in order of definition."""
         return tuple(n for f in self.forms if f.kind in ("symbol", "measure") for n in f.defines)
+
+
+@dataclass(frozen=True)
+class PoolView:
+    """``alloc_from_pool(pool, offset, dtype, size, stride)``; the offset is in bytes."""
+
+    pool: str
+    offset: ast.expr
+    dtype: str
+    size: ast.expr
+    stride: ast.expr
+
+
+def pool_view(form: Form) -> PoolView | None:
+    """What a view takes from a pool; None for any other form."""
+    call = form.node.value if form.kind == "view" and isinstance(form.node, ast.Assign) else None
+    if not isinstance(call, ast.Call) or dotted(call.func) != POOL_VIEW:
+        return None
+    return PoolView(form.target, call.args[1], ast.unparse(call.args[2]), call.args[3], call.args[4])
+
+
+def asserted_layouts(form: Form) -> Iterator[tuple[str, ast.expr, ast.expr, str]]:
+    """What an assert says of tensors: name, size, stride, element type (empty where it does not say)."""
+    call = form.node.value if form.kind == "assert" and isinstance(form.node, ast.Expr) else None
+    if not isinstance(call, ast.Call) or len(call.args) < 3:
+        return
+    what, size, stride = call.args[:3]
+    if dotted(call.func) in ("assert_size_stride", "assert_tensor_metadata") and isinstance(what, ast.Name):
+        known = dotted(call.args[3]) if dotted(call.func) == "assert_tensor_metadata" and len(call.args) > 3 else ""
+        yield what.id, size, stride, known
+    elif dotted(call.func) == "assert_size_stride_grouped" and all(isinstance(e, ast.Tuple | ast.List) for e in (what, size, stride)):
+        assert isinstance(what, ast.Tuple | ast.List) and isinstance(size, ast.Tuple | ast.List) and isinstance(stride, ast.Tuple | ast.List)
+        for name, n, s in zip(what.elts, size.elts, stride.elts):
+            if isinstance(name, ast.Name):
+                yield name.id, n, s, ""
 
 
 def is_reuse(form: Form, following: Form | None) -> bool:

@@ -24,6 +24,11 @@ class InductorFrontend(Frontend):
             "Recorded profile of the wrapper (default: NAME.peakmem.json beside NAME.py, else sizes from the text).",
             metavar="FILE",
         ),
+        Option(
+            "pool",
+            "flag",
+            "Lay the buffers at planned offsets in one allocation, which the program makes anew in every call (optimize).",
+        ),
     )
 
     def sniff(self, path: Path, head: bytes) -> bool:

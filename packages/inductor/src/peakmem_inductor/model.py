@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from peakmem.frontends import Model, Progress, Structure, Verification
-from peakmem.model import InputError, Program, RuntimeFailed, RuntimeMissing, Schedule
+from peakmem.model import InputError, PeakmemError, Program, Refused, RuntimeFailed, RuntimeMissing, Schedule
 from peakmem.system.files import check_output, write_atomically
 from peakmem.system.process import run_child
 
@@ -24,6 +24,7 @@ from peakmem_inductor.effects import BARRIER, hidden_effects
 from peakmem_inductor.emitting import realize
 from peakmem_inductor.forms import Wrapper
 from peakmem_inductor.graph import Graph
+from peakmem_inductor.pooling import Pooled, add_pool, has_pool, remove_pool
 from peakmem_inductor.profile import Profile, profile_path, read_profile
 from peakmem_inductor.simulation import simulate
 from peakmem_inductor.statictext import profile_from_text
@@ -54,16 +55,22 @@ class InductorModel(Model):
     wrapper : Wrapper
     profile : Profile
     path : Path, optional
+    notes : tuple of str
+    pool : bool
+        `apply` lays the buffers in one allocation.
     """
 
     frontend = "inductor"
     quantity = QUANTITY
 
-    def __init__(self, wrapper: Wrapper, profile: Profile, path: Path | None = None, notes: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, wrapper: Wrapper, profile: Profile, path: Path | None = None, notes: tuple[str, ...] = (), pool: bool = False
+    ) -> None:
         self.wrapper = wrapper
         self.profile = profile
         self._path = path
         self._notes = notes
+        self._pool = pool
 
     @cached_property
     def graph(self) -> Graph:
@@ -97,7 +104,7 @@ class InductorModel(Model):
         if self.graph.data_dependent:
             found.append("some sizes depend on data: bytes are those of the recorded run")
         if any(d != "cpu" for d in self.wrapper.devices):
-            found.append("a GPU wrapper: ordered by requested bytes; peakmem does not run it")
+            found.append("a GPU wrapper: bytes are those requested of the GPU's allocator; the command line does not run it")
         elif self.profile.recorded:
             found.append(
                 "counted is what torch's CPU allocator is asked for; what oneDNN and MKL keep for themselves is not"
@@ -120,15 +127,27 @@ class InductorModel(Model):
         return simulate(self.wrapper, self.profile)
 
     def schedule(self, ordering: Ordering, *, deadline: float | None = None) -> Schedule:
-        return Schedule(orders=dict(ordering.orders))
+        schedule = Schedule(orders=dict(ordering.orders))
+        return replace(schedule, notes=(str(self._with_pool(*self._realized(schedule))),)) if self._pool else schedule
+
+    def _realized(self, schedule: Schedule) -> tuple[Wrapper, Profile]:
+        expansion = schedule.expansion
+        program = expansion.program if expansion is not None else self.program
+        return realize(self.graph, schedule.orders.get("", tuple(range(len(program)))), expansion)
+
+    def _with_pool(self, wrapper: Wrapper, profile: Profile) -> Pooled:
+        try:
+            return add_pool(wrapper, profile)
+        except PeakmemError as error:
+            raise Refused(f"--pool: {error}") from None
 
     def apply(self, schedule: Schedule) -> InductorModel:
         """The wrapper with its statements permuted, some of them perhaps twice; the original text if that would not
         need less."""
-        expansion = schedule.expansion
-        program = expansion.program if expansion is not None else self.program
-        order = schedule.orders.get("", tuple(range(len(program))))
-        wrapper, profile = realize(self.graph, order, expansion)
+        wrapper, profile = self._realized(schedule)
+        if self._pool:
+            pooled = self._with_pool(wrapper, profile)
+            return InductorModel(pooled.wrapper, pooled.profile, None, self._notes)
         model = InductorModel(wrapper, profile, None, self._notes)
         if model.predicted_bytes >= self.predicted_bytes:
             return InductorModel(self.wrapper, self.profile, None, (*self._notes, "left as it is: no order needs less"))
@@ -136,7 +155,14 @@ class InductorModel(Model):
 
     def structure(self, other: Model) -> Structure:
         """Whether ``other`` holds the same kernels and calls, permuted and perhaps some of them once more."""
-        return compare_graphs(self.graph, self.same_kind(other).graph)
+        try:
+            return compare_graphs(self._unpooled().graph, self.same_kind(other)._unpooled().graph)
+        except InputError as error:
+            return Structure(difference=f"the pool is not sound: {error}")
+
+    def _unpooled(self) -> InductorModel:
+        """Without the pool that peakmem gave it, whose offsets are checked meanwhile."""
+        return InductorModel(*remove_pool(self.wrapper, self.profile)) if has_pool(self.wrapper) else self
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the wrapper and, beside it, its profile."""
@@ -238,7 +264,7 @@ def load_model(path: Path, options: Mapping[str, Any]) -> InductorModel:
             from peakmem_inductor.effects import operator_effects
 
             profile = replace(profile, operators={k: operator_effects(k) for k in profile.operators})
-    model = InductorModel(wrapper, profile, path)
+    model = InductorModel(wrapper, profile, path, pool=bool(options.get("pool")))
     try:
         _ = model.graph, model.predicted_bytes
     except RecursionError:

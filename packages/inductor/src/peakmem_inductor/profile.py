@@ -35,6 +35,8 @@ class Layout:
         ``torch.float32``.
     storage : str
         First name bound to the same storage, itself if it is the first.
+    device : str
+        Where it lies, if that is not the device whose bytes are counted; it counts nothing then.
     """
 
     bytes: int
@@ -43,6 +45,7 @@ class Layout:
     offset: int
     dtype: str
     storage: str
+    device: str = ""
 
     @property
     def itemsize(self) -> int:
@@ -50,7 +53,12 @@ class Layout:
 
     @property
     def own_bytes(self) -> int:
-        """Bytes of a fresh allocation of this shape and stride."""
+        """Bytes that a fresh allocation of this shape and stride counts."""
+        return 0 if self.device else self.own_span
+
+    @property
+    def own_span(self) -> int:
+        """Bytes of a fresh allocation of this shape and stride, wherever it is."""
         if 0 in self.shape:
             return 0
         return (1 + sum((n - 1) * s for n, s in zip(self.shape, self.stride))) * self.itemsize
@@ -63,6 +71,7 @@ class Layout:
             "offset": self.offset,
             "dtype": self.dtype,
             "storage": self.storage,
+            **({"device": self.device} if self.device else {}),
         }
 
     @classmethod
@@ -74,12 +83,13 @@ class Layout:
             _natural(row["offset"]),
             str(row["dtype"]),
             str(row["storage"]),
+            str(row.get("device", "")),
         )
 
 
 @dataclass(frozen=True)
 class Profile:
-    """One recorded run; all bytes are what the CPU allocator was asked for.
+    """One recorded run; all bytes are what the allocator of one device was asked for.
 
     Attributes
     ----------
@@ -107,6 +117,8 @@ class Profile:
     constants : mapping of str to Layout or None
         Tensors of the module that ``call`` uses (frozen weights); None for one of an opaque format.
     notes : tuple of str
+    device : str
+        Whose bytes are counted: ``cpu`` or ``cuda:0``.
     """
 
     digest: str
@@ -123,11 +135,19 @@ class Profile:
     constants: Mapping[str, Layout | None] = field(default_factory=dict)
     opaque: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    device: str = "cpu"
 
     @property
     def recorded(self) -> bool:
         """False when it was only derived from the text of the wrapper."""
         return bool(self.torch)
+
+    def allocator_of(self, layout: Layout) -> str | None:
+        """Inductor's function for buffers where a tensor lies; None if that is neither the CPU nor the counted device."""
+        device = layout.device or self.device
+        if device == "cpu":
+            return "empty_strided_cpu"
+        return "empty_strided_cuda" if device == self.device and device.startswith("cuda") else None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -146,6 +166,7 @@ class Profile:
             "constants": {name: x.to_json() if x else None for name, x in self.constants.items()},
             "opaque": {name: list(shape) for name, shape in self.opaque.items()},
             "notes": list(self.notes),
+            **({"device": self.device} if self.device != "cpu" else {}),
         }
 
     def to_bytes(self) -> bytes:
@@ -176,6 +197,7 @@ class Profile:
                 constants={str(k): None if x is None else Layout.from_json(x) for k, x in constants},
                 opaque={str(k): tuple(map(_natural, v)) for k, v in document.get("opaque", {}).items()},
                 notes=tuple(map(str, document.get("notes", ()))),
+                device=str(document.get("device", "cpu")),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(

@@ -9,7 +9,8 @@ from typing import Any
 
 from peakmem.model import PeakmemError
 
-from peakmem_inductor.allocator import Counter, counting
+from peakmem_inductor.allocator import POISON
+from peakmem_inductor.devices import Counting, counted_device, counting_on
 from peakmem_inductor.effects import Effects, operator_effects
 from peakmem_inductor.forms import Form, Wrapper
 from peakmem_inductor.profile import Layout, Profile
@@ -34,15 +35,17 @@ class RecordingFailed(PeakmemError):
         self.result = result
 
 
-def layout_of(value: Any, storage: str) -> Layout:
-    """Layout of a plain tensor."""
+def layout_of(value: Any, storage: str, device: str = "cpu") -> Layout:
+    """Layout of a plain tensor, which counts nothing if it is not on ``device``."""
+    elsewhere = str(value.device) if str(value.device) != device else ""
     return Layout(
-        value.untyped_storage().nbytes(),
+        0 if elsewhere else value.untyped_storage().nbytes(),
         tuple(map(int, value.shape)),
         tuple(map(int, value.stride())),
         int(value.storage_offset()),
         str(value.dtype),
         storage,
+        elsewhere,
     )
 
 
@@ -51,7 +54,9 @@ class Recorder:
     """What an instrumented ``call`` reports to: its statements, names and arguments."""
 
     wrapper: Wrapper
-    counter: Counter | None = None
+    device: str = "cpu"
+    poison: bool = False
+    counter: Counting | None = None
     names: dict[str, Layout] = field(default_factory=dict)
     numbers: dict[str, str] = field(default_factory=dict)
     symbols: dict[str, int] = field(default_factory=dict)
@@ -64,6 +69,7 @@ class Recorder:
     def __post_init__(self) -> None:
         self._weak: dict[str, tuple[Any, int]] = {}
         self._owner: dict[int, str] = {}
+        self._shells: dict[int, Any] = {}  # keep the address of a storage from being used again
         self._unclaimed: set[int] = set()
         self._now = 0
         self._calls: dict[str, tuple[int, int, int]] = {}  # text -> bytes before, at its peak, after it
@@ -87,17 +93,34 @@ class Recorder:
 
     def _bind(self, name: str, value: Any, storage: Any) -> bool:
         """Record a tensor; True if its storage is new: allocated since the last name was bound, or an argument's."""
-        pointer, size = storage.data_ptr(), storage.nbytes()
-        new = pointer in self._unclaimed if self._running else pointer not in self._owner
+        pointer, size = self._key(storage), storage.nbytes()
+        new = pointer in self._unclaimed if self._running and self.device == "cpu" else pointer not in self._owner
         fresh = size == 0 or new
         root = name if fresh else self._owner.get(pointer, OPAQUE)
         if fresh and size:
             self._unclaimed.discard(pointer)
             self._owner[pointer] = name
-        self.names[name] = layout_of(value, root)
+        self.names[name] = layout_of(value, root, self.device)
         return fresh
 
-    def start(self, counter: Counter) -> None:
+    def _key(self, storage: Any) -> int:
+        """What tells storages apart: on the CPU their addresses, of which the counter says when they are new; elsewhere the
+        objects, whose shells are kept."""
+        if self.device == "cpu":
+            return int(storage.data_ptr())
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        key = int(storage._cdata)
+        if key not in self._shells:
+            self._shells[key] = StorageWeakRef(storage)
+        return key
+
+    def allocated(self, value: Any) -> None:
+        """A fresh buffer, before anything is in it; the counter of the CPU has filled it already."""
+        if self.poison and self.device != "cpu" and value.numel():
+            value.untyped_storage().fill_(POISON)
+
+    def start(self, counter: Counting) -> None:
         self.counter = counter
         self._running = True
         counter.mark()
@@ -154,7 +177,7 @@ class Recorder:
         storage = value.untyped_storage()
         fresh = self._bind(name, value, storage)
         if text in self._calls and fresh:
-            self._born[text] += storage.nbytes()
+            self._born[text] += self.names[name].bytes
             before, high, after = self._calls[text]
             self.workspaces[text] = max(0, high - before - self._born[text])
             self.residues[text] = max(0, after - before - self._born[text])
@@ -184,11 +207,16 @@ class Guarded:
     def seen(self, name: str, value: Any, text: str | None = None) -> None:
         self._report(self._recorder.seen, name, value, text)
 
+    def allocated(self, value: Any) -> None:
+        self._report(self._recorder.allocated, value)
+
     def leave(self) -> None:
         self._report(self._recorder.leave)
 
 
-def instrument(wrapper: Wrapper, namespace: Mapping[str, Any]) -> tuple[Call, Recorder, Guarded]:
+def instrument(
+    wrapper: Wrapper, namespace: Mapping[str, Any], device: str = "cpu", *, poison: bool = False
+) -> tuple[Call, Recorder, Guarded]:
     """``call`` with a report after every statement; the statements themselves are unchanged.
 
     Parameters
@@ -196,8 +224,12 @@ def instrument(wrapper: Wrapper, namespace: Mapping[str, Any]) -> tuple[Call, Re
     wrapper : Wrapper
     namespace : mapping
         Globals of the wrapper's module; copied.
+    device : str
+        Whose bytes are counted.
+    poison : bool
+        Fill fresh buffers of a device whose counter does not.
     """
-    recorder = Recorder(wrapper)
+    recorder = Recorder(wrapper, device, poison)
     forms = {(f.line, id(f)): f for f in wrapper.forms}
     by_line: dict[int, list[Form]] = {}
     for f in forms.values():
@@ -248,11 +280,13 @@ def instrument(wrapper: Wrapper, namespace: Mapping[str, Any]) -> tuple[Call, Re
                 report(f"{_PM}.mark({form.text!r})")
             elif form.kind == "allocation":
                 report(f"{_PM}.mark()")
+                if poison and device != "cpu":
+                    report(f"{_PM}.allocated({form.defines[0]})")
             elif form.kind == "delete":
                 report(f"{_PM}.mark(None, {form.deletes!r})")
             if form.kind == "block":
                 local.update(form.deletes)
-            elif form.kind not in ("none", "delete", "context"):
+            elif form.kind not in ("none", "delete", "context", "align"):
                 for name in form.defines:
                     report(f"{_PM}.seen({name!r}, {name}, {made_by.get(name)!r})")
 
@@ -307,12 +341,13 @@ def record_profile(
     import torch
 
     try:
-        run, recorder, guarded = instrument(wrapper, namespace)
+        device = counted_device(wrapper.devices, args)
+        run, recorder, guarded = instrument(wrapper, namespace, device)
         recorder.enter(args)
         operators = {name: effects(name) for name in wrapper.operators}
     except Exception as error:
         raise NotRecorded(f"recording could not begin ({type(error).__name__}: {error})") from error
-    with counting() as counter:
+    with counting_on(device) as counter:
         recorder.start(counter)
         result = run(args)
         peak = counter.peak
@@ -338,6 +373,7 @@ def record_profile(
         constants=constants,
         opaque=recorder.opaque,
         notes=notes,
+        device=device,
     )
     return result, profile
 
@@ -351,7 +387,7 @@ def _constants(wrapper: Wrapper, namespace: Mapping[str, Any], recorder: Recorde
         if not isinstance(value, torch.Tensor):
             continue
         plain = value.layout is torch.strided and not value.is_mkldnn
-        constants[name] = layout_of(value, name) if plain else None
+        constants[name] = layout_of(value, name, recorder.device) if plain else None
         if not plain:
             recorder.opaque[name] = tuple(map(int, value.shape))
     return constants
@@ -362,9 +398,10 @@ def measure(wrapper: Wrapper, namespace: Mapping[str, Any], args: list[Any], *, 
 
     ``poison`` fills every fresh block, so that reading what nobody wrote cannot go unnoticed.
     """
-    run, recorder, guarded = instrument(wrapper, namespace)
+    device = counted_device(wrapper.devices, args)
+    run, recorder, guarded = instrument(wrapper, namespace, device, poison=poison)
     recorder.enter(args)
-    with counting(poison=poison) as counter:
+    with counting_on(device, poison=poison) as counter:
         recorder.start(counter)
         result = run(args)
         if guarded.failure:

@@ -44,9 +44,15 @@ class Report(list[GraphReport]):
                 proof = "exact plan" if g.exact else "best found"
                 share = f"{100 * g.extra_macs / g.macs:.3f} % more MACs" if g.macs else f"{g.extra_macs:,} more MACs"
                 state += f": {g.reruns} statement{'s' if g.reruns > 1 else ''} once more, {share}"
+            if g.pool and g.state in ("pooled", "recomputed", "planned"):
+                state += f": {g.pool}"
+            if g.unpooled and g.state in ("permuted", "recomputed", "planned", "kept"):
+                state += f"; no pool: {g.unpooled}"
             if g.state == "planned":
                 state += ": the next call checks it"
-            if g.unchecked and g.state in ("permuted", "recomputed"):
+            if g.uncompared and g.state in ("permuted", "recomputed", "pooled"):
+                state += f"; not compared: {g.uncompared}"
+            if g.unchecked and g.state in ("permuted", "recomputed", "pooled"):
                 state += f"; not checked: {g.unchecked}"
             rows.append((g.name, str(g.statements), _n(g.before), _n(g.after), _n(g.bound), proof, state))
         widths = [max(len(r[i]) for r in rows) for i in range(len(head) - 1)]

@@ -16,8 +16,9 @@ class GraphReport:
     ----------
     name : str
         ``0_forward``, ``0_backward``, ``0_inference``: Inductor's own name.
-    state : {"permuted", "recomputed", "kept", "planned", "left alone", "restored"}
-        ``recomputed``: permuted, and some statements run twice. ``kept``: nothing better exists or was found.
+    state : {"permuted", "recomputed", "pooled", "kept", "planned", "left alone", "restored"}
+        ``recomputed``: permuted, and some statements run twice. ``pooled``: permuted, and its
+        buffers lie in one allocation. ``kept``: nothing better exists or was found.
         ``planned``: a better order was found, which the next call checks. ``left alone``: not served, not understood or not measurable. ``restored``:
         the verification failed.
     reason : str
@@ -37,10 +38,14 @@ class GraphReport:
         The bound is proved by a certificate that the independent checker accepted, and ``after`` reaches it.
     unchecked : str
         Why what runs was not run beside the original first; empty where it was, and where the original runs.
+    uncompared : str
+        Why the bits of the verifying run were not compared, although its bytes were.
     identical : bool or None
         Outputs and mutated arguments had the same bits in the verifying run.
     macs, extra_macs : int
         Multiply-accumulate operations of the graph, and of what runs again.
+    pool, unpooled : str
+        What lies in the pool of what was found, or why there is none although one was wanted.
     reruns : int
         Statements that run once more.
     exact : bool or None
@@ -71,9 +76,12 @@ class GraphReport:
     bound: int | None = None
     certified: bool = False
     unchecked: str = ""
+    uncompared: str = ""
     identical: bool | None = None
     macs: int = 0
     extra_macs: int = 0
+    pool: str = ""
+    unpooled: str = ""
     reruns: int = 0
     exact: bool | None = None
     data_dependent: bool = False

@@ -38,10 +38,15 @@ def refusal(source: str, args: Sequence[Any]) -> str:
     from peakmem_inductor.arguments import special
 
     devices = {a.device.type for a in args if isinstance(a, torch.Tensor)} | set(re.findall(r"\bempty_strided_(\w+)\(", source))
-    if devices - {"cpu"}:
-        return f"the graph runs on {', '.join(sorted(devices - {'cpu'}))}; only CPU graphs are permuted"
-    if re.search(r"\balloc_from_pool\(", source):
-        return "it was generated with memory_planning=True, whose buffers share pools that cannot be permuted; turn that off"
+    if devices - {"cpu", "cuda"}:
+        return f"the graph runs on {', '.join(sorted(devices - {'cpu', 'cuda'}))}; only graphs on the CPU or CUDA are permuted"
+    chips = {str(a.device) for a in args if isinstance(a, torch.Tensor) and a.device.type == "cuda"}
+    if len(chips) > 1:
+        return f"the graph runs on several devices, {', '.join(sorted(chips))}"
+    if "cuda" in devices and not torch.cuda.is_available():
+        return "the graph runs on cuda, which torch cannot use here"
+    if "cuda" in devices and torch.cuda.is_current_stream_capturing():
+        return "it is being captured into a CUDA graph, whose memory is not the program's any more"
     if not re.search(r"^\s*def call\(", source, re.M):
         return "it was generated with cpp_wrapper=True, as C++ that peakmem does not permute; turn that off"
     for i, value in enumerate(args):

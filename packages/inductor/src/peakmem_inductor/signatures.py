@@ -72,7 +72,9 @@ def runs_once(code: str) -> str:
 
 
 def triton_accesses(code: str) -> tuple[Access | None, ...] | None:
-    """Accesses by position of a generated Triton kernel, from the names of its parameters."""
+    """Accesses by position of a generated Triton kernel, from the names of its parameters; None for one that the user wrote."""
+    if "custom_kernel=True" in code:
+        return None
     match = re.search(r"^def triton_\w*\(([^)]*)\)", code, re.M)
     if match is None:
         return None

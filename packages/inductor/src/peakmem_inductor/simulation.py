@@ -11,8 +11,20 @@ from peakmem_inductor.profile import Profile
 def simulate(wrapper: Wrapper, profile: Profile) -> int:
     """Bytes above entry of a wrapper exactly as it stands, its own allocations, reuses and deletes included.
 
-    Shares no code with `build_graph`: names refer to storages, a storage goes when its last name goes. Used as the
-    prediction for any wrapper, the original and the permuted one alike.
+    Shares no code with `build_graph`. Used as the prediction for any wrapper, the original and the permuted one alike.
+    """
+    now = peak = 0
+    for _, change in requests(wrapper, profile):
+        now += change
+        peak = max(peak, now)
+    return peak
+
+
+def requests(wrapper: Wrapper, profile: Profile) -> Iterator[tuple[str, int]]:
+    """What a wrapper asks its allocator for, exactly as it stands: storages and their bytes, negative when they go.
+
+    Names refer to storages, a storage goes when its last name goes. A workspace comes after the results of its call, named
+    ``workspace``, and goes at once.
     """
     where: dict[str, str] = {}
     home: dict[str, str] = {}  # like `where`, of names that are gone too: an alias is recorded by its storage's first name
@@ -27,15 +39,13 @@ def simulate(wrapper: Wrapper, profile: Profile) -> int:
     for form in wrapper.forms:
         if form.kind == "getitem":
             elements.setdefault(form.target, []).append(form.defines[0])
-    now = peak = 0
     for form in merged_blocks(wrapper.forms):
         if form.kind == "allocation":
             name = form.defines[0]
             layout = profile.names[name]
             where[name] = name
             size[name] = layout.own_bytes
-            now += layout.own_bytes
-            peak = max(peak, now)
+            yield name, layout.own_bytes
         elif form.kind in ("view", "rename") and form.target in where:
             where[form.defines[0]] = where[form.target]
         elif form.kind in ("kernel", "extern", "operator", "block"):
@@ -49,20 +59,22 @@ def simulate(wrapper: Wrapper, profile: Profile) -> int:
                 where[name] = home[name] = home.get(made_layout.storage, name) if made_layout.storage != name else name
                 if made_layout.storage == name:
                     size[name] = made_layout.bytes
-                    now += made_layout.bytes
-            peak = max(peak, now + profile.workspaces.get(form.text, 0))
+                    yield name, made_layout.bytes
+            workspace = profile.workspaces.get(form.text, 0)
+            if workspace:
+                yield "workspace", workspace
+                yield "workspace", -workspace
             residue = profile.residues.get(form.text, 0)
             if residue and form.defines and (form.defines[0] in elements or form.defines[0] not in profile.names):
                 container = form.defines[0]
                 where[container], size[container] = container, residue
-                now += residue
+                yield container, residue
         home.update((name, where[name]) for name in form.defines if name in where)
         if form.kind == "delete":
             for name in form.deletes:
                 storage = where.pop(name, None)
                 if storage is not None and storage not in where.values():
-                    now -= size[storage]
-    return peak
+                    yield storage, -size[storage]
 
 
 def merge_blocks(group: Sequence[Form]) -> Form:

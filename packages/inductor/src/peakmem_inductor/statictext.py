@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from typing import Any
 
 from peakmem_inductor.effects import BARRIER, Effects
-from peakmem_inductor.forms import Form, Wrapper, dotted
+from peakmem_inductor.forms import Form, Wrapper, asserted_layouts, dotted, pool_view
 from peakmem_inductor.profile import Layout, Profile
 from peakmem_inductor.regions import evaluate
 from peakmem_inductor.simulation import merged_blocks
@@ -43,11 +44,13 @@ class _Deriver:
         self.symbols: dict[str, int] = {}
         self.numbers: dict[str, str] = {}
         self.guessed: list[str] = []
+        self.device = "cpu"
 
     def derive(self) -> Profile:
         self.arguments()
         asserted = self.asserted()
         freed: set[str] = set()
+        sizes = {f.target for f in self.wrapper.forms if f.kind == "symbol"}
         for form in merged_blocks(self.wrapper.forms):
             if form.kind == "symbol":
                 value = self.symbols.get(form.target)
@@ -73,6 +76,10 @@ class _Deriver:
         if self.guessed:
             shown = ", ".join(self.guessed[:5]) + (", ..." if len(self.guessed) > 5 else "")
             notes.append(f"the element type of {shown} is taken from the operator's arguments")
+        unknown = [n for n in self.wrapper.inputs if n not in self.names and n not in self.numbers and n not in sizes]
+        if unknown:
+            shown = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
+            notes.append(f"nothing in the text tells the size of {shown}: what is no number among them is missing from all bytes here")
         effects = {f.target: text_effects(f.target) for f in self.wrapper.forms if f.kind == "operator"}
         return Profile(
             digest=self.wrapper.digest,
@@ -84,25 +91,26 @@ class _Deriver:
             operators=effects,
             numbers=self.numbers,
             notes=tuple(notes),
+            device=self.device,
         )
 
     def arguments(self) -> None:
         """From ``get_args`` or ``benchmark_compiled_module`` at the end of the file, else from the asserts."""
         tree = ast.parse(self.wrapper.source)
+        devices = sorted(set(re.findall(r"device='(cuda:\d+)'", self.wrapper.source)))
+        if devices or "cuda" in self.wrapper.devices:
+            self.device = devices[0] if devices else "cuda:0"
         for function in tree.body:
             if isinstance(function, ast.FunctionDef) and function.name in ("get_args", "benchmark_compiled_module"):
                 for node in function.body:
                     if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                         self.argument(node.targets[0].id, node.value)
         for form in self.wrapper.forms:
-            if form.kind != "assert" or not isinstance(form.node, ast.Expr) or not isinstance(form.node.value, ast.Call):
-                continue
-            call = form.node.value
-            if len(call.args) >= 3 and isinstance(call.args[0], ast.Name):
-                name = call.args[0].id
+            for name, size, stride, dtype in asserted_layouts(form):
                 if name in self.wrapper.inputs and name not in self.names:
-                    self.guessed.append(name)
-                    self.bind(name, call.args[1], call.args[2], "torch.float32")
+                    if not dtype:
+                        self.guessed.append(name)
+                    self.bind(name, size, stride, dtype or "torch.float32")
 
     def argument(self, name: str, value: ast.expr) -> None:
         if name not in self.wrapper.inputs:
@@ -112,23 +120,23 @@ class _Deriver:
             self.numbers[name] = repr(value.value)
         elif isinstance(value, ast.Call) and dotted(value.func) in ("rand_strided", "torch.as_strided"):
             args = value.args if dotted(value.func) == "rand_strided" else value.args[1:]
-            dtype = next((ast.unparse(k.value) for k in value.keywords if k.arg == "dtype"), "torch.float32")
-            self.bind(name, args[0], args[1], dtype)
+            given = {k.arg: k.value for k in value.keywords}
+            dtype = ast.unparse(given["dtype"]) if "dtype" in given else "torch.float32"
+            self.bind(name, args[0], args[1], dtype, device=ast.unparse(given["device"]).strip("'") if "device" in given else "cpu")
 
-    def bind(self, name: str, size: ast.expr, stride: ast.expr, dtype: str, storage: str = "") -> None:
+    def bind(self, name: str, size: ast.expr, stride: ast.expr, dtype: str, storage: str = "", device: str = "") -> None:
+        elsewhere = device if device not in ("", self.device) else ""
         shape, steps = evaluate(size, self.symbols), evaluate(stride, self.symbols)
         if isinstance(shape, tuple) and isinstance(steps, tuple):
-            bare = Layout(0, shape, steps, 0, dtype, storage or name)
-            self.names[name] = Layout(bare.own_bytes, shape, steps, 0, dtype, storage or name)
+            bare = Layout(0, shape, steps, 0, dtype, storage or name, elsewhere)
+            self.names[name] = replace(bare, bytes=bare.own_bytes)
 
-    def asserted(self) -> dict[str, tuple[ast.expr, ast.expr]]:
-        found = {}
+    def asserted(self) -> dict[str, tuple[ast.expr, ast.expr, str]]:
+        found: dict[str, tuple[ast.expr, ast.expr, str]] = {}
         for form in self.wrapper.forms:
-            node: Any = form.node
-            if form.kind == "assert" and isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-                args = node.value.args
-                if len(args) >= 3 and isinstance(args[0], ast.Name) and dotted(node.value.func) == "assert_size_stride":
-                    found[args[0].id] = (args[1], args[2])
+            for name, size, stride, dtype in asserted_layouts(form):
+                if dtype or name not in found:
+                    found[name] = (size, stride, dtype)
         for form in reversed(self.wrapper.forms):  # asserts stand on the last of several names
             if form.kind == "rename" and form.defines[0] in found:
                 found.setdefault(form.target, found[form.defines[0]])
@@ -142,7 +150,8 @@ class _Deriver:
             for keyword in node.value.keywords:
                 if keyword.arg == "dtype":
                     dtype = ast.unparse(keyword.value)
-            self.bind(form.defines[0], args[0], args[1], dtype)
+            device = "cpu" if form.target == "empty_strided_cpu" else self.device
+            self.bind(form.defines[0], args[0], args[1], dtype, device=device)
 
     def alias(self, form: Form) -> None:
         base = self.names[form.target]
@@ -150,19 +159,24 @@ class _Deriver:
         if form.kind == "rename":
             self.names[form.defines[0]] = base
             return
+        taken = pool_view(form)
+        if taken is not None:
+            self.bind(form.defines[0], taken.size, taken.stride, taken.dtype, base.storage, base.device)
+            place = evaluate(taken.offset, self.symbols)
+            made = self.names.get(form.defines[0])
+            if made is not None and isinstance(place, int):
+                self.names[form.defines[0]] = replace(made, bytes=base.bytes, offset=place // made.itemsize)
+            return
         args = node.value.args
-        self.bind(form.defines[0], args[1], args[2], base.dtype, base.storage)
+        self.bind(form.defines[0], args[1], args[2], base.dtype, base.storage, base.device)
         made = self.names.get(form.defines[0])
         offset = evaluate(args[3], self.symbols)
         if made is not None and isinstance(offset, int):
-            self.names[form.defines[0]] = Layout(
-                base.bytes, made.shape, made.stride, base.offset + offset, base.dtype, base.storage
-            )
+            self.names[form.defines[0]] = replace(made, bytes=base.bytes, offset=base.offset + offset)
 
-    def result(self, name: str, shape: tuple[ast.expr, ast.expr] | None, dtype: str) -> None:
+    def result(self, name: str, shape: tuple[ast.expr, ast.expr, str] | None, dtype: str) -> None:
         if shape is not None:
-            self.guessed.append(name)
-            self.bind(name, shape[0], shape[1], dtype)
-
-
+            if not shape[2]:
+                self.guessed.append(name)
+            self.bind(name, shape[0], shape[1], shape[2] or dtype)
 

@@ -305,7 +305,7 @@ def step_reports() -> list[StepReport]:
         phases = []
         for row, base in zip(rows, (0, pair.base)):
             assert row is not None and row.program is not None and row.before is not None and row.after is not None
-            moved = row.state in ("permuted", "recomputed", "planned")
+            moved = row.state in ("permuted", "recomputed", "pooled", "planned")
             program = row.enlarged if moved and row.enlarged is not None else row.program
             order = row.order if moved else tuple(range(len(program)))
             name = row.name.partition("_")[2]

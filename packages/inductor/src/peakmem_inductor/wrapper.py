@@ -13,12 +13,14 @@ from collections.abc import Callable
 
 from peakmem.model import InputError
 
-from peakmem_inductor.forms import Access, Form, FormKind, Wrapper, dotted, lines_of, names_in
+from peakmem_inductor.forms import POOL_VIEW, Access, Form, FormKind, Wrapper, dotted, lines_of, names_in
 from peakmem_inductor.signatures import cpp_accesses, runs_once, triton_accesses
 
 ALLOCATION = re.compile(r"empty_strided(_\w+)?$")
 SYMBOL = re.compile(r"(?:s|u|zuf|ps|ks)\d+$")
 _VIEW = "reinterpret_tensor"
+_METHODS: dict[str, tuple[Access | None, ...]] = {"zero_": ("w",), "copy_": ("w", "r", None)}
+"""What is called on a buffer as a method, and how it uses the buffer and its arguments."""
 _BEYOND_MODEL = re.compile(r"_c10d_functional|alloc_from_pool|resize_|\.set_\b")
 """Operators that change storages themselves, share one between buffers, or finish after they return."""
 
@@ -78,7 +80,8 @@ class _Reader:
         self.where = where
         self.local: set[str] = set()
         self.containers: set[str] = set()
-        self.kernels: dict[str, tuple[Access | None, ...]] = {}
+        self.kernels: dict[str, tuple[Access | None, ...]] = dict(_METHODS)
+        self.foreign: set[str] = set()
         self.once: dict[str, str] = {}
         self.functions: dict[str, ast.FunctionDef] = {}
         self.devices: set[str] = set()
@@ -140,9 +143,10 @@ class _Reader:
         while body:
             node = body.pop(0)
             if isinstance(node, ast.With):
-                if context or not _is_device_guard(node):
+                guard = self.lines[node.lineno - 1].strip()
+                if context not in ("", guard) or not _is_device_guard(node):  # another device
                     raise self.fail(node, "an unknown with block")
-                context = self.lines[node.lineno - 1].strip()
+                context = guard
                 body = [*node.body, *body]
                 continue
             if isinstance(node, ast.Return):
@@ -210,7 +214,9 @@ class _Reader:
             access = triton_accesses(code)
         else:
             return
-        if access is not None:
+        if access is None:
+            self.foreign.add(target.id)
+        else:
             self.kernels[target.id] = access
             reason = runs_once(code)
             if reason:
@@ -290,6 +296,14 @@ class _Reader:
             return self.make("assert", node, value)
         if isinstance(value.func, ast.Call):
             return None
+        whole, _, method = name.rpartition(".")
+        if method in _METHODS and whole in self.local and not value.keywords and len(value.args) < len(_METHODS[method]):
+            blocking = all(isinstance(a, ast.Constant) and a.value is False for a in value.args[1:])
+            if not blocking or (method == "zero_") == bool(value.args):
+                return None
+            assert isinstance(value.func, ast.Attribute)
+            arguments = tuple((str(i), a) for i, a in enumerate((value.func.value, *value.args)))
+            return self.make("kernel", node, value, target=method, arguments=arguments)
         if name in ("torch.cuda.set_device", "torch.xpu.set_device"):
             return self.make("context", node, value)
         return self.computation(node, value, ())
@@ -357,6 +371,14 @@ class _Reader:
             if not isinstance(base, ast.Name):
                 return None
             return self.make("view", node, value, defines=(name,), target=base.id)
+        if callee == "copy_if_misaligned":
+            same = len(value.args) == 1 and isinstance(value.args[0], ast.Name) and value.args[0].id == name
+            return self.make("align", node, value, defines=(name,), target=name) if same else None
+        if callee == POOL_VIEW:
+            pool = value.args[0] if len(value.args) == 5 and not value.keywords else None
+            if not isinstance(pool, ast.Name):
+                return None
+            return self.make("view", node, value, defines=(name,), target=pool.id)
         if callee in ("get_raw_stream", "torch._C._cuda_getCurrentRawStream"):
             return self.make("context", node, value, defines=(name,))
         if isinstance(value.func, ast.Attribute) and isinstance(value.func.value, ast.Name):
@@ -383,7 +405,7 @@ class _Reader:
         if name in self.kernels:
             kind = "kernel"
             callee = name
-        elif head == "extern_kernels":
+        elif head == "extern_kernels" or (name in self.foreign and callee == f"{name}.run"):
             kind = "extern"
         elif callee.startswith(("torch.ops.", "aten.", "inductor_ops.", "_quantized.")):
             if _BEYOND_MODEL.search(callee):

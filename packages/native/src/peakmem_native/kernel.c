@@ -1,6 +1,7 @@
 /* The inner loops of peakmem's order search, for core to call through ctypes.
  *
- * peakmem.ordering.problem, .beam, .walk and .cuts are the specification: for the same input every function here gives
+ * peakmem.ordering.problem, .beam, .walk and .cuts are the specification (of canonical.c beside it: peakmem.arena.canonical): for
+ * the same input every function here gives
  * the same order and counts the same units of work, statement by statement. Integers only, no clock, no threads,
  * no state outside the handles; two handles may be used from two threads.
  */
@@ -30,7 +31,7 @@ static int lowest(uint64_t x)
 }
 #endif
 
-#define ABI 3
+#define ABI 4
 
 enum { PAUSED, FOUND, NONE, NO_MEMORY };
 
@@ -516,6 +517,7 @@ typedef struct {
     int32_t *todo;
     size_t todo_count, todo_room;
     Child *children;
+    int32_t looked; /* how many of them tell memory and change at the state as it is; -1 where they do not */
 } Search;
 
 API void peakmem_search_free(Search *x)
@@ -681,19 +683,21 @@ static int dearest_first(const void *left, const void *right)
 static void search_safe_moves(Search *x)
 {
     State *s = &x->state;
+    x->looked = -1;
     for (int moved = x->safe_moves; moved && (s->rest > x->rest || s->length == x->origin);) {
         int32_t count = ready_children(s, x->children);
         moved = 0;
         for (int32_t i = 0; i < count; i++) {
-            int64_t mem, change;
-            state_step(s, x->children[i].v, &mem, &change);
-            if (mem <= x->budget && change <= 0) {
-                search_take(x, x->children[i].v);
+            Child *child = &x->children[i];
+            state_step(s, child->v, &child->mem, &child->change);
+            if (child->mem <= x->budget && child->change <= 0) {
+                search_take(x, child->v);
                 moved = 1;
                 if (s->rest <= x->rest)
                     break;
             }
         }
+        x->looked = moved ? -1 : count;
     }
 }
 
@@ -710,10 +714,12 @@ static int search_open(Search *x)
         search_unwind(x, x->origin);
         return GAVE_UP;
     }
-    int32_t count = ready_children(s, x->children), within = 0;
+    int known = x->looked >= 0;
+    int32_t count = known ? x->looked : ready_children(s, x->children), within = 0;
     for (int32_t i = 0; i < count; i++) {
-        Child child = {0, 0, x->children[i].v};
-        state_step(s, child.v, &child.mem, &child.change);
+        Child child = x->children[i];
+        if (!known)
+            state_step(s, child.v, &child.mem, &child.change);
         if (child.mem <= x->budget)
             x->children[within++] = child;
         else if (child.mem < x->blocked)

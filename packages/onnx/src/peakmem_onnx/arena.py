@@ -19,8 +19,12 @@ FIRST_REGION = 1 << 20
 DEAD_BYTES = 128 << 20
 """Defaults: size of the first region, and how much of a chunk must be left over for it to be split at any rate."""
 
+NEXT_REGION = 2 << 20
+"""The size from which regions grow again after free ones were given back."""
+
 _APART = 1 << 50
-"""Regions never touch; where the system puts them is not known, and taken as ascending."""
+_MANY = 1 << 30
+"""Regions never touch. Linux puts a large one below those before it; which of equal chunks is the lowest hangs on that."""
 
 Event = tuple[int, int]
 """(number, bytes): the request of that number, or with bytes < 0 its release."""
@@ -36,7 +40,7 @@ class _Chunk:
 
 @dataclass
 class Arena:
-    """A replay of the arena with regions that grow by powers of two.
+    """A replay of the arena.
 
     Attributes
     ----------
@@ -44,13 +48,21 @@ class Arena:
         Bytes of the first region, rounded up to `UNIT`.
     dead : int
         A chunk is split when it is twice as large as asked for, or when at least this much is left of it.
+    exact : bool
+        Whether a region is as large as the request that it is taken for (``kSameAsRequested``); else they grow by powers of two
+        (``kNextPowerOfTwo``).
+    rising : bool
+        Whether the system puts every region above those before it.
     regions : list of int
-        Bytes of the regions taken so far; their sum is what the arena holds.
+        Bytes of the regions held, oldest first.
     """
 
     first: int = FIRST_REGION
     dead: int = DEAD_BYTES
-    regions: list[int] = field(default_factory=list)
+    exact: bool = False
+    rising: bool = False
+    _starts: dict[int, int] = field(default_factory=dict)  # address of a region -> its bytes
+    _taken: int = 0
     _chunks: dict[int, _Chunk] = field(default_factory=dict)
     _free: list[tuple[int, int]] = field(default_factory=list)
     _next: int = 0
@@ -60,9 +72,21 @@ class Arena:
         self._next = rounded(self.first)
 
     @property
+    def regions(self) -> list[int]:
+        return list(self._starts.values())
+
+    @property
     def held(self) -> int:
         """Bytes of all regions."""
-        return sum(self.regions)
+        return sum(self._starts.values())
+
+    def shrink(self) -> None:
+        """Give back regions of which nothing is in use, but for the first of those that grow by powers of two; see
+        ``memory.enable_memory_arena_shrinkage``."""
+        for at, size in list(self._starts.items())[0 if self.exact else 1 :]:
+            if not self._chunks[at].used and self._chunks[at].after is None:
+                del self._chunks[at], self._starts[at], self._free[bisect.bisect_left(self._free, (size, at))]
+        self._next = NEXT_REGION
 
     def run(self, events: Iterable[Event]) -> None:
         """Replay requests and releases. O(log chunks) each, and the move of a sorted list."""
@@ -78,7 +102,7 @@ class Arena:
         for number, size in events:
             self.run([(number, size)])
             if size > 0:
-                top = max(top, self._at[number] - _APART + rounded(size))
+                top = max(top, self._at[number] - next(iter(self._starts)) + rounded(size))
         return top
 
     def _take(self, size: int) -> int:
@@ -99,14 +123,15 @@ class Arena:
         return at
 
     def _extend(self, size: int) -> None:
-        grown = False
+        grown = self._next < size
         while self._next < size:
             self._next *= 2
-            grown = True
-        at = _APART * (len(self.regions) + 1)
-        self.regions.append(self._next)
-        self._chunks[at] = _Chunk(self._next)
-        bisect.insort(self._free, (self._next, at))
+        region = size if self.exact else self._next
+        self._taken += 1
+        at = _APART * (self._taken if self.rising else _MANY - self._taken)
+        self._starts[at] = region
+        self._chunks[at] = _Chunk(region)
+        bisect.insort(self._free, (region, at))
         if not grown:
             self._next *= 2
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ from peakmem.model import InputError, Program
 from peakmem_onnx import protos
 from peakmem_onnx.build import Ordered, Whole, build_program, replay
 from peakmem_onnx.facts import Facts, element_type
+from peakmem_onnx.feeds import by_shape
 from peakmem_onnx.graph import Graph, read_graph
 from peakmem_onnx.orders import default_order, file_order
 from peakmem_onnx.parts import part_of
-from peakmem_onnx.planned import planned_size
-from peakmem_onnx.replaying import Places, recorded
+from peakmem_onnx.planned import planned_size, recorded_size
+from peakmem_onnx.replaying import Places, job, recorded
 from peakmem_onnx.rewrite import permute
 from peakmem_onnx.ways import ARENA, PORTABLE, RECIPE, REPLAY, Way
 
@@ -133,7 +134,12 @@ class Artifact:
     @cached_property
     def part(self) -> Part:
         """What the file holds, to be compared with another one."""
-        return part_of(self.proto, self.origin.external)
+        return part_of(self.declared, self.origin.external)
+
+    @cached_property
+    def declared(self) -> Any:
+        """``proto`` with the shapes of inputs that it leaves open and its recipe has."""
+        return protos.with_shapes(self.proto, self.origin.recipe.get("shapes", {}))
 
     @cached_property
     def value_numbers(self) -> dict[str, str]:
@@ -158,7 +164,7 @@ class Artifact:
         if self.way is ARENA:
             more["chunk"] = self.predicted_bytes
         elif self.way is REPLAY:
-            more["replay"] = self.places.job()
+            more["replay"] = job(self.places, [group[0] for group in by_shape(self.origin.feeds)])
         return {**self.way.session, **more}
 
     @property
@@ -167,10 +173,15 @@ class Artifact:
         return self.way is PORTABLE and self.given and bool(self.origin.source)
 
     @cached_property
-    def places(self) -> Places:
-        """Where the requests of a run of this file go; recorded in a run with the first set of inputs."""
-        origin = self.origin
-        return recorded(self.serialized(), origin.feeds[0], {"level": "none", "threads": origin.threads, "external": origin.external})
+    def places(self) -> tuple[Places, ...]:
+        """Where the requests of a run of this file go, for every shape; recorded in a run with the first set of inputs of it."""
+        session = {"level": "none", "threads": self.origin.threads, "external": self.origin.external}
+        return recorded(self.serialized(), self.one_of_each, session)
+
+    @property
+    def one_of_each(self) -> list[dict[str, Any]]:
+        """The first set of inputs of every shape."""
+        return [self.origin.feeds[group[0]] for group in by_shape(self.origin.feeds)]
 
     @property
     def program(self) -> Program:
@@ -189,27 +200,58 @@ class Artifact:
 
     @cached_property
     def predicted_bytes(self) -> int:
-        """Peak of the quantity, replayed for the order executed."""
+        """Peak of the quantity over all shapes, replayed for the order executed."""
         if self.way is ARENA:
-            return planned_size(self.graph, self.facts, self.executed(self.graph))
+            return self.region()
         if self.way is REPLAY:
-            return self.places.total
+            return max(one.bytes for one in self.places) + max(one.outputs for one in self.places)
         return self.bytes_under(self.way, self.executed)
 
     @property
+    def predicted_by_shape(self) -> list[int]:
+        """`predicted_bytes` of runs of each shape alone; of an arena, the region that would do for it, and where bodies are, does."""
+        if self.way is REPLAY:
+            return [one.total for one in self.places]
+        if self.way is ARENA and self.has_bodies:
+            return [self.predicted_bytes for _ in self.facts.shapes]
+        if self.way is ARENA:
+            return [planned_size(self.graph, replace(one, others=()), self.executed(self.graph)) for one in self.facts.shapes]
+        return [self.bytes_under(self.way, self.executed, one) for one in self.facts.shapes]
+
+    @property
+    def has_bodies(self) -> bool:
+        """Whether there are nodes like If, Loop and Scan."""
+        return any(node.bodies for node in self.graph.nodes)
+
+    def region(self, facts: Facts | None = None, *, native: bool = False) -> int:
+        """Bytes of the one region of a planned arena in which runs of this file need no other one.
+
+        Replayed; where there are bodies, recorded. ``facts`` are those that know of requests, by default the file's own. What is
+        ``native`` is a session of the C interface: default order, memory reuse on.
+        """
+        if self.has_bodies:
+            session = {"threads": self.origin.threads, "external": self.origin.external, "limit": self.origin.limit, "arena": True}
+            own = PORTABLE.session if native else RECIPE.session
+            return recorded_size(self._serialized(self.proto), self.origin.feeds, {**session, **own})
+        order = default_order(self.graph) if native else self.executed(self.graph)
+        return planned_size(self.graph, facts or self.facts, order, reuse=native)
+
+    @property
     def native_region(self) -> int:
-        """Bytes of the region of a planned arena for sessions of the C interface: default order, memory reuse on."""
-        return planned_size(self.graph, self.facts, default_order(self.graph), reuse=True)
+        """`region` for sessions of the C interface."""
+        return self.region(native=True)
 
     @cached_property
     def weight_bytes(self) -> int:
         """Bytes of all constants in the file."""
         return protos.weight_bytes(self.proto)
 
-    def bytes_under(self, way: Way, ordered: Ordered | None = None) -> int:
-        """Peak when this file is run in some way (or the levels in the orders that ``ordered`` gives)."""
+    def bytes_under(self, way: Way, ordered: Ordered | None = None, facts: Facts | None = None) -> int:
+        """Peak when this file is run in some way (or the levels in the orders that ``ordered`` gives), over all shapes or with certain
+        facts."""
         order = ordered or (lambda graph: way.order(graph, None))
-        return max(replay(self.graph, self.facts, order, reuse=way.reuse, sharing=way.sharing), default=0)
+        shapes = self.facts.shapes if facts is None else (facts,)
+        return max(max(replay(self.graph, one, order, reuse=way.reuse, sharing=way.sharing), default=0) for one in shapes)
 
     def serialized(self) -> bytes:
         """The file's bytes."""
@@ -222,6 +264,9 @@ class Artifact:
             proto = type(proto)()
             proto.CopyFrom(self.proto)
             protos.write_marker(proto, {**self.origin.recipe, "deploy": "arena", "chunk": self.predicted_bytes})
+        return self._serialized(proto)
+
+    def _serialized(self, proto: Any) -> bytes:
         try:
             data: bytes = proto.SerializeToString()
         except Exception:

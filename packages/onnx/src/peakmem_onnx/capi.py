@@ -46,9 +46,9 @@ def library_of_the_wheel() -> Path | None:
 
 
 class Interface:
-    """The table of functions, and the environment of this process."""
+    """The table of functions, and the environment of this process; what is ``verbose`` logs what arenas take."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, verbose: bool = False) -> None:
         path = library_of_the_wheel()
         if path is None:
             raise RuntimeError("this package of ONNX Runtime has no shared library with the C interface")
@@ -62,7 +62,7 @@ class Interface:
         if not table:
             raise RuntimeError(f"the C interface of ONNX Runtime has no version {VERSION} any more")
         self.table = ctypes.cast(table, ctypes.POINTER(ctypes.c_void_p))
-        self.environment = self.made("CreateEnv", 3, b"peakmem")
+        self.environment = self.made("CreateEnv", 1 if verbose else 3, b"peakmem")
         self.memory = self.made("CreateCpuMemoryInfo", 0, 0)
 
     def function(self, name: str, kinds: Sequence[Any], result: Any = ctypes.c_void_p) -> Any:
@@ -118,6 +118,47 @@ class Value:
         self._interface.release("ReleaseValue", self._pointer)
 
 
+class Run:
+    """A run of a session with certain inputs, of which nothing is left to do but to run, as in a program in C; call it."""
+
+    def __init__(self, session: Session, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> None:
+        import numpy as np
+
+        self._interface = api = session.interface
+        self._session = session.session
+        self._arrays: list[Any] = []
+        self._inputs = (ctypes.c_void_p * max(1, len(feeds)))()
+        self._given = len(feeds)
+        size, pointer = ctypes.c_size_t, ctypes.c_void_p
+        create = api.function("CreateTensorWithDataAsOrtValue", [pointer, pointer, size, pointer, size, ctypes.c_int, pointer])
+        for index, (name, fed) in enumerate(feeds.items()):
+            array = np.ascontiguousarray(fed) if isinstance(fed, np.ndarray) else np.empty(0, object)
+            if str(array.dtype) not in _ELEMENTS:
+                raise RuntimeError(f"input {name!r} is of a type that is not fed through the C interface")
+            shape = (ctypes.c_int64 * max(1, fed.ndim))(*fed.shape)
+            self._arrays.append((array, shape))
+            value = pointer()
+            create(api.memory, array.ctypes.data, array.nbytes, shape, fed.ndim, _ELEMENTS[str(array.dtype)], ctypes.byref(value))
+            self._inputs[index] = value.value
+        wanted = list(names) if names is not None else session.outputs()
+        self._wanted = len(wanted)
+        self._given_names = (ctypes.c_char_p * max(1, len(feeds)))(*(name.encode() for name in feeds))
+        self._wanted_names = (ctypes.c_char_p * max(1, len(wanted)))(*(name.encode() for name in wanted))
+        self._run = api.function("Run", [pointer, pointer, pointer, pointer, size, pointer, size, pointer])
+
+    def __call__(self) -> list[Value]:
+        api, outputs = self._interface, (ctypes.c_void_p * max(1, self._wanted))()
+        names = self._given_names, self._wanted_names
+        if status := self._run(self._session, None, names[0], self._inputs, self._given, names[1], self._wanted, outputs):
+            told = api.function("GetErrorMessage", [ctypes.c_void_p], ctypes.c_char_p)(status).decode(errors="replace")
+            raise RuntimeError(told)
+        return [Value(api, ctypes.c_void_p(value)) for value in outputs[: self._wanted]]
+
+    def __del__(self) -> None:
+        for value in self._inputs[: self._given]:
+            self._interface.release("ReleaseValue", ctypes.c_void_p(value))
+
+
 class Session:
     """A session as a C program opens it, with what `peakmem_onnx.child` wants of one.
 
@@ -166,10 +207,12 @@ class Session:
         library = ctypes.CDLL(replay["library"])
         library.measured_new.restype = ctypes.c_void_p
         library.measured_record.restype = ctypes.c_size_t
-        count = len(replay["sizes"])
+        count, shapes = len(replay["sizes"]), len(replay["ends"])
         sizes = (ctypes.c_size_t * max(1, count))(*replay["sizes"])
         offsets = (ctypes.c_size_t * max(1, count))(*(_OUTPUT if at is None else at for at in replay["offsets"]))
-        made = library.measured_new(self.interface.memory, ctypes.c_size_t(count), sizes, offsets, ctypes.c_size_t(replay["bytes"]))
+        ends = (ctypes.c_size_t * shapes)(*replay["ends"])
+        bytes_ = ctypes.c_size_t(replay["bytes"])
+        made = library.measured_new(self.interface.memory, ctypes.c_size_t(shapes), ends, sizes, offsets, bytes_)
         self.allocator = (library, ctypes.c_void_p(made))
         self.interface.call("RegisterAllocator", self.interface.environment, self.allocator[1])
 
@@ -187,8 +230,12 @@ class Session:
         return dict(zip(("hits", "outputs", "misses", "missed_bytes", "touched", "holding"), map(int, out), strict=True))
 
     def recorded(self, feeds: Mapping[str, Any], room: int) -> list[int]:
-        """Requests and releases of one run: sizes, and -1 - the number of what is given back; outputs stay."""
+        """Requests and releases of one run: sizes, and -1 - the number of what is given back; outputs stay.
+
+        It is the second run that is recorded: the first one may make room that threads keep.
+        """
         library, made = self.allocator
+        self.run(None, feeds)
         trace, blocks = (ctypes.c_int64 * room)(), (ctypes.c_void_p * room)()
         library.measured_record(made, trace, blocks, ctypes.c_size_t(room))
         values = self.run(None, feeds)
@@ -215,34 +262,7 @@ class Session:
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Value]:
         """One run."""
-        import numpy as np
-
-        api = self.interface
-        wanted = list(names) if names is not None else self.outputs()
-        held, inputs = [], (ctypes.c_void_p * max(1, len(feeds)))()
-        kinds = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
-        create = api.function("CreateTensorWithDataAsOrtValue", kinds)
-        for index, (name, fed) in enumerate(feeds.items()):
-            array = np.ascontiguousarray(fed) if isinstance(fed, np.ndarray) else np.empty(0, object)
-            if str(array.dtype) not in _ELEMENTS:
-                raise RuntimeError(f"input {name!r} is of a type that is not fed through the C interface")
-            shape = (ctypes.c_int64 * max(1, fed.ndim))(*fed.shape)
-            held.append((array, shape))
-            value = ctypes.c_void_p()
-            create(api.memory, array.ctypes.data, array.nbytes, shape, fed.ndim, _ELEMENTS[str(array.dtype)], ctypes.byref(value))
-            inputs[index] = value.value
-        outputs = (ctypes.c_void_p * max(1, len(wanted)))()
-        pointer = ctypes.c_void_p
-        run = api.function("Run", [pointer, pointer, pointer, pointer, ctypes.c_size_t, pointer, ctypes.c_size_t, pointer])
-        given_names = (ctypes.c_char_p * max(1, len(feeds)))(*(name.encode() for name in feeds))
-        wanted_names = (ctypes.c_char_p * max(1, len(wanted)))(*(name.encode() for name in wanted))
-        status = run(self.session, None, given_names, inputs, len(feeds), wanted_names, len(wanted), outputs)
-        for given in inputs[: len(feeds)]:
-            api.release("ReleaseValue", pointer(given))
-        if status:
-            told = api.function("GetErrorMessage", [pointer], ctypes.c_char_p)(status).decode(errors="replace")
-            raise RuntimeError(told)
-        return [Value(api, pointer(value)) for value in outputs[: len(wanted)]]
+        return Run(self, names, feeds)()
 
     def end_profiling(self) -> str:
         """The name of the profile."""

@@ -10,10 +10,12 @@ import hashlib
 import json
 import math
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +51,7 @@ def options_for(job: dict[str, Any]) -> Any:
     if job.get("external"):
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", job["external"])
     if job.get("chunk"):
-        plan_arena(job["chunk"])
+        plan_arena(job["chunk"], **job.get("arena_options", {}))
         options.enable_cpu_mem_arena = True
         options.add_session_config_entry("session.use_env_allocators", "1")
     for name, value in job.get("config", {}).items():
@@ -57,13 +59,16 @@ def options_for(job: dict[str, Any]) -> Any:
     return options
 
 
-def plan_arena(size: int) -> None:
-    """Give this process the arena of `peakmem_onnx.arena`, with one region of ``size`` bytes; once in its life."""
+def plan_arena(size: int, **more: int) -> None:
+    """Give this process the arena of `peakmem_onnx.arena`, with one region of ``size`` bytes; once in its life.
+
+    ``more`` are further settings of ``onnxruntime.OrtArenaCfg``.
+    """
     import onnxruntime as ort
 
     memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
     ort.create_and_register_allocator(
-        memory, ort.OrtArenaCfg({"initial_chunk_size_bytes": size, "max_dead_bytes_per_chunk": 1})
+        memory, ort.OrtArenaCfg({"initial_chunk_size_bytes": size, "max_dead_bytes_per_chunk": 1, **more})
     )
 
 
@@ -74,24 +79,35 @@ def open_session(data: bytes, options: Any) -> Any:
 
 
 def run_limited(session: Any, names: Any, feeds: Any, job: dict[str, Any]) -> Any:
-    """One run that ends within the seconds that the job allows: a Loop need not end by itself."""
+    """One run that ends within the seconds of computing that the job allows each thread: a Loop need not end by itself."""
+    import time
+
     import onnxruntime as ort
 
     limit = job.get("limit", 0)
+    options, over = ort.RunOptions(), threading.Event()
+    for name, value in job.get("run_config", {}).items():
+        options.add_run_config_entry(name, value)
     if limit <= 0:
-        return session.run(names, feeds)
-    options = ort.RunOptions()
-    watch = threading.Timer(limit, setattr, (options, "terminate", True))
-    watch.daemon = True
-    watch.start()
+        return session.run(names, feeds, options)
+
+    def watch() -> None:
+        begin = time.process_time()
+        while not over.wait(0.1):
+            # Not by the clock: a machine that does other things beside must not make a model an endless one.
+            if time.process_time() - begin > limit * max(1, job.get("threads", 1)):
+                options.terminate = True
+                return
+
+    threading.Thread(target=watch, daemon=True).start()
     try:
         return session.run(names, feeds, options)
     except Exception:
         if options.terminate:
-            raise RuntimeError(f"{ENDLESS} {limit:g} s (--run-limit gives it more)") from None
+            raise RuntimeError(f"{ENDLESS} {limit:g} s of computing (--run-limit gives it more)") from None
         raise
     finally:
-        watch.cancel()
+        over.set()
 
 
 def compile_model(job: dict[str, Any]) -> dict[str, Any]:
@@ -242,7 +258,8 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = {"peaks": peaks, "held": held, "counted": counter is not None, "trace": trace}
     if job.get("replay"):  # of the inputs planned for: their part of the block, and what comes from the C library beside
         answer["replayed"] = replayed
-        answer["taken"] = replayed[0]["touched"] + peaks[0][1]
+        sets = job["replay"]["sets"]
+        answer["taken"] = max(replayed[k]["touched"] for k in sets) + max(peaks[k][1] for k in sets)
     if job.get("chunk"):  # what the arena took from the system: its region, and others if that was too small
         answer["taken"] = sum(size for size in loading if size == job["chunk"]) + sum(held)
     if job.get("nodes"):
@@ -260,16 +277,11 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def record(job: dict[str, Any]) -> dict[str, Any]:
-    """What a run of a session of the C interface asks for and gives back, as `peakmem_onnx.capi.Session.recorded` has it.
-
-    The second run is taken: the first may make room that threads keep.
-    """
+    """What runs of a session of the C interface ask for and give back, as `peakmem_onnx.capi.Session.recorded` has it."""
     from peakmem_onnx.capi import Session
 
     session = Session(job)
-    (feeds,) = _all_feeds(job)
-    session.run(None, feeds)
-    return {"trace": session.recorded(feeds, TRACE_ROOM)}
+    return {"traces": [session.recorded(feeds, TRACE_ROOM) for feeds in _all_feeds(job)]}
 
 
 def values(job: dict[str, Any]) -> dict[str, Any]:
@@ -296,12 +308,12 @@ def values(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def process(job: dict[str, Any]) -> dict[str, Any]:
-    """What this process takes to open one session and run it: resident bytes above imports and inputs."""
+    """What this process takes to open one session and run it with every set of inputs: resident bytes above imports and inputs."""
     import gc
     import time
 
     open_one: Callable[[], Any]
-    (feeds,) = _all_feeds(job)
+    sets = _all_feeds(job)
     if job.get("capi"):
         from peakmem_onnx import capi
 
@@ -316,6 +328,8 @@ def process(job: dict[str, Any]) -> dict[str, Any]:
     _forget_peak()
     session = open_one()
     load = _resident("VmHWM") - base
+    prepared: Callable[[Any], Callable[[], Any]] = partial(capi.Run, session, None) if job.get("capi") else partial(partial, session.run, None)
+    runs = [prepared(feeds) for feeds in sets]
     gc.collect()
     before = _resident("VmRSS")
     _forget_peak()
@@ -323,12 +337,32 @@ def process(job: dict[str, Any]) -> dict[str, Any]:
     for _ in range(job["runs"]):
         if len(seconds) > 1 and sum(seconds) > 5:
             break
-        begin = time.process_time()
-        values = session.run(None, feeds)
-        seconds.append(time.process_time() - begin)
-        del values
+        seconds.append(0.0)
+        for run in runs:
+            begin = time.process_time()
+            values = run()
+            seconds[-1] += time.process_time() - begin
+            del values
     growth = _resident("VmHWM") - before
     return {"load": load, "growth": growth, "peak": max(load, before - base + growth), "loaded": before - base, "seconds": min(seconds)}
+
+
+def time_runs(job: dict[str, Any]) -> dict[str, Any]:
+    """Wall seconds of the fastest run of each of several models, whose runs alternate."""
+    import time
+
+    sessions = [open_session(Path(path).read_bytes(), options_for(job)) for path in job["models"]]
+    feeds = next(iter(_all_feeds(job)))
+    seconds: list[list[float]] = [[] for _ in sessions]
+    for turn in range(1 + job["runs"]):
+        if turn > 3 and sum(map(sum, seconds)) > job["most"]:
+            break
+        for session, taken in zip(sessions, seconds, strict=True):
+            begin = time.perf_counter()
+            run_limited(session, None, feeds, job)
+            if turn:  # the first run makes room
+                taken.append(time.perf_counter() - begin)
+    return {"seconds": [min(taken) for taken in seconds], "runs": len(seconds[0])}
 
 
 def _resident(key: str) -> int:
@@ -362,6 +396,74 @@ def load(job: dict[str, Any]) -> dict[str, Any]:
     session, trace = _traced(lambda: open_session(data, options))
     del session
     return {"trace": trace}
+
+
+def requests(job: dict[str, Any]) -> dict[str, Any]:
+    """What opening a session takes of the C library and gives back, and then each run of each set of inputs; see `_traced`.
+
+    Outputs go when the next run has ended, or, with ``job["drop"]``, before it begins.
+    """
+    data, options, sets = Path(job["model"]).read_bytes(), options_for(job), _all_feeds(job)
+    counter = _counter()
+    if counter is None:
+        raise RuntimeError("nothing is counted here")
+    buffer, result = (ctypes.c_int64 * TRACE_ROOM)(), (ctypes.c_int64 * 5)()
+    counter.peakmem_length.restype = ctypes.c_int64
+    counter.peakmem_start(buffer, ctypes.c_int64(TRACE_ROOM))
+    session = open_session(data, options)
+    ends = [counter.peakmem_length()]
+    kept: list[Any] = []
+    for feeds in sets:
+        for _ in range(job["turns"]):
+            if job.get("drop"):
+                kept.clear()
+            kept[:] = [run_limited(session, None, feeds, job)]
+            ends.append(counter.peakmem_length())
+    counter.peakmem_stop(result)
+    if result[3] or result[4] > TRACE_ROOM:
+        raise RuntimeError("more allocations than the counting library can follow")
+    trace = list(buffer[: ends[-1]])
+    return {"phases": [trace[begin:end] for begin, end in pairwise([0, *ends])]}
+
+
+def held(job: dict[str, Any]) -> dict[str, Any]:
+    """What the arenas of a process hold by their own account, the log: after opening a session, and after each run of each set.
+
+    Bytes of the regions, oldest first, and bytes reserved beside them (constants).
+    """
+    import onnxruntime as ort
+
+    log = Path(job["log"])
+    stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for number in (1, 2):
+        os.dup2(stream, number)
+    capi = job.get("capi")
+    session: Any
+    if capi:
+        from peakmem_onnx.capi import Interface, Session
+
+        session = Session(job, Interface(verbose=True))
+    else:
+        ort.set_default_logger_severity(0 if job.get("run_config") else 1)  # what is given back is told in more words
+        session = open_session(Path(job["model"]).read_bytes(), options_for(job))
+    told = [_arenas(log)]
+    kept: list[Any] = []
+    for feeds in _all_feeds(job):
+        for _ in range(job["turns"]):
+            if job.get("drop"):
+                kept.clear()
+            kept[:] = [session.run(None, feeds) if capi else run_limited(session, None, feeds, job)]
+            told.append(_arenas(log))
+    return {"phases": told}
+
+
+def _arenas(log: Path) -> dict[str, Any]:
+    text = log.read_text(errors="replace")
+    return {
+        "regions": [int(size) for size in re.findall(r"Extended allocation by (\d+) bytes", text)],
+        "given_back": [int(size) for size in re.findall(r"Arena shrunk by (\d+) bytes", text)],
+        "reserved": sum(int(size) for size in re.findall(r"Reserving memory in BFCArena for Cpu size: (\d+)", text)),
+    }
 
 
 def _traced(work: Callable[[], Any]) -> tuple[Any, list[int]]:
@@ -417,7 +519,7 @@ def _feeds(path: str) -> dict[str, Any]:
 
 
 JOBS = {"compile": compile_model, "describe": describe, "statistics": statistics, "measure": measure, "values": values, "process": process,
-        "record": record, "load": load}
+        "record": record, "load": load, "time": time_runs, "requests": requests, "held": held}
 
 
 def _stand_still(arguments: list[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,8 +14,19 @@ from peakmem.system.sizes import human
 from peakmem_onnx import protos
 from peakmem_onnx.artifact import Artifact, Origin
 from peakmem_onnx.child import ENDLESS
-from peakmem_onnx.facts import Facts, collect, levels
-from peakmem_onnx.feeds import contrast_of, make_feeds, parse_feeds, read_inputs, shapes_of, write_feeds
+from peakmem_onnx.facts import Facts, collect_shapes, levels
+from peakmem_onnx.feeds import (
+    by_shape,
+    contrast_of,
+    free_axes,
+    largest_first,
+    make_feeds,
+    parse_feeds,
+    read_inputs,
+    shape_texts,
+    shapes_of,
+    write_feeds,
+)
 from peakmem_onnx.graph import Graph, read_graph
 from peakmem_onnx.orders import default_order, file_order, priority_order
 from peakmem_onnx.planned import LARGEST_REGION
@@ -73,10 +84,15 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
     marker = protos.read_marker(proto)
     arrays = read_inputs(options.get("inputs", ()))
     # What is said wins; a contradiction is told by name when the arrays are looked at.
+    free = {name: axes for name, axes in free_axes(arrays, path).items() if name not in shapes}
     shapes = {**shapes_of(arrays, proto, path), **shapes}
-    # A file that peakmem wrote has its dimensions fixed; their names went with that.
-    protos.fix_dimensions(proto, dims if marker is None else {}, shapes, path)
-    sets = make_feeds(proto, fixed, path, arrays)
+    # A file that peakmem wrote has its dimensions fixed, or it says for which shapes it leaves them open; their names went with that.
+    recorded: dict[str, list[int]] = (marker or {}).get("shapes", {})
+    if recorded:
+        free = {name: frozenset(range(len(shape))) for name, shape in recorded.items()}
+        shapes = {**recorded, **shapes}
+    protos.fix_dimensions(proto, dims if marker is None else {}, shapes, path, free)
+    sets = largest_first(make_feeds(protos.with_shapes(proto, shapes if recorded and not arrays else {}), fixed, path, arrays))
     notes: list[str] = []
     source = b""
     if marker is None:
@@ -89,7 +105,7 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
         threads=int(options.get("threads", 1)),
         external=str(path.parent.resolve()) if protos.external_files(proto) else "",
         feeds=tuple(sets),
-        recipe=dict(marker or {}, **({"deploy": deploy} if marker is None else {})),
+        recipe=dict(marker or {}, **({"deploy": deploy} if marker is None else {}), **_recorded(sets[0], free if marker is None else {})),
         blank=not options.get("no_blank_unread"),
         blanked=(),
         version=version,
@@ -107,6 +123,8 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
         if protos.name_nodes(proto):
             notes.append("nodes without a unique name were given one")
     proto, origin, facts = _studied_lower(proto, origin, way, notes)
+    if facts.others:
+        notes.append(_several(origin.feeds))
     numbering: tuple[int, ...] = ()
     if way.numbered and (marker is not None or way is REPLAY):
         graph = read_graph(proto.graph)
@@ -122,6 +140,20 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
         )
     folded = _folded(model) if marker is None else ""
     return replace(model, remarks=(*model.remarks, folded)) if folded else model
+
+
+def _recorded(first: Mapping[str, Any], free: Mapping[str, frozenset[int]]) -> dict[str, Any]:
+    """What a file has to say of inputs whose shapes it leaves open."""
+    return {"shapes": {name: list(first[name].shape) for name in free}} if free else {}
+
+
+def _several(sets: Sequence[Mapping[str, Any]]) -> str:
+    """What is planned for which of several shapes."""
+    told = shape_texts([sets[group[0]] for group in by_shape(sets)])
+    return (
+        f"the file is for {len(told)} shapes: the order is sought and proved for {told[0]}, whose inputs are the largest; for "
+        f"{' and '.join(told[1:])} it is replayed, and bytes are the largest of all"
+    )
 
 
 def _folded(model: Artifact) -> str:
@@ -184,13 +216,10 @@ def _studied(proto: Any, origin: Origin, way: Way, notes: list[str]) -> tuple[An
         try:
             if origin.source:
                 proto, origin = _optimized(origin, way, session, notes, folder, path)
-            feeds = write_feeds(origin.feeds, folder)
             graph = read_graph(proto.graph)
             if way is NODES and any(node.bodies for node in graph.nodes):
                 raise InputError(f"{path}: has nodes with bodies (If, Loop, Scan), which --executor nodes does not run; use ort")
-            if way is ARENA and any(node.bodies for node in graph.nodes):
-                raise InputError(f"{path}: has nodes with bodies (If, Loop, Scan), for which --deploy arena plans nothing; use python")
-            facts = collect(proto, graph, session=session, feeds=feeds, folder=folder, path=path, arena=way is ARENA)
+            facts = collect_shapes(proto, graph, origin.feeds, session=session, folder=folder, path=path, arena=way is ARENA)
         except RuntimeFailed as error:
             what, advice = "it", ""
             if graph is not None and origin.source and origin.level != "none":  # the source itself did run

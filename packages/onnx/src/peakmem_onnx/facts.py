@@ -13,7 +13,7 @@ from typing import Any
 from peakmem.model import InputError
 
 from peakmem_onnx.bodies import carried_by_scan
-from peakmem_onnx.feeds import write_feeds
+from peakmem_onnx.feeds import by_shape, write_feeds
 from peakmem_onnx.graph import Graph, Value, body_attributes, charge
 from peakmem_onnx.macs import macs
 from peakmem_onnx.nodewise import alone, constants_of
@@ -45,6 +45,8 @@ class Facts:
         Node name -> requests and releases of its workspace, as `peakmem_onnx.arena.Event`; where that was looked at.
     loading : tuple of (int, int)
         Those of opening a session; only what its arena serves.
+    others : tuple of Facts
+        The same of inputs of other shapes, in the order in which these were given.
     """
 
     values: dict[Key, dict[str, Value]]
@@ -54,6 +56,12 @@ class Facts:
     unknown: tuple[str, ...] = ()
     pieces: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     loading: tuple[tuple[int, int], ...] = ()
+    others: tuple[Facts, ...] = ()
+
+    @property
+    def shapes(self) -> tuple[Facts, ...]:
+        """Facts of every shape of the inputs; the first ones are these."""
+        return (self, *self.others)
 
     def repeated(self, repeats: Mapping[str, str]) -> Facts:
         """Facts that also hold for repetitions of nodes and values of the top level (new name -> what it repeats)."""
@@ -67,6 +75,7 @@ class Facts:
             workspace=more(self.workspace),
             pieces=more(self.pieces),
             costs=more(self.costs),
+            others=tuple(other.repeated(repeats) for other in self.others),
         )
 
 
@@ -76,6 +85,19 @@ def levels(graph: Graph, proto: Any, key: Key = ()) -> Iterator[tuple[Key, Graph
     for node in graph.nodes:
         for (name, body), (_, body_proto) in zip(node.bodies, body_attributes(node.proto), strict=True):
             yield from levels(body, body_proto, (*key, node.name, name))
+
+
+def collect_shapes(
+    proto: Any, graph: Graph, sets: Sequence[Mapping[str, Any]], *, session: Mapping[str, Any], folder: Path, path: Path, arena: bool = False
+) -> Facts:
+    """`collect` for every shape of the sets of inputs; see `Facts.others`."""
+    found = []
+    for index, group in enumerate(by_shape(sets)):
+        own = folder / f"shape{index}"
+        own.mkdir()
+        feeds = write_feeds([sets[k] for k in group], own)
+        found.append(collect(proto, graph, session=session, feeds=feeds, folder=own, path=path, arena=arena))
+    return replace(found[0], others=tuple(found[1:]))
 
 
 def collect(

@@ -66,6 +66,41 @@ def shapes_of(sets: Sequence[Mapping[str, Any]], proto: Any, path: Path) -> dict
     return {name: list(array.shape) for name, array in (sets[0] if sets else {}).items()}
 
 
+def free_axes(sets: Sequence[Mapping[str, Any]], path: Path) -> dict[str, frozenset[int]]:
+    """Axes in which sets of arrays differ from the first one, by input: a file for several shapes leaves these open."""
+    found: dict[str, frozenset[int]] = {}
+    for index, arrays in enumerate(sets[1:], 1):
+        for name, array in arrays.items():
+            if name not in sets[0]:
+                raise UsageError(f"{path}: --inputs, set {index}, has an input {name!r} that the first one has not")
+            first = sets[0][name].shape
+            if len(first) != array.ndim:
+                raise UsageError(f"{path}: input {name!r} (--inputs, set {index}) has {array.ndim} dimensions, in the first set {len(first)}")
+            axes = frozenset(axis for axis, (a, b) in enumerate(zip(first, array.shape, strict=True)) if a != b)
+            if axes:
+                found[name] = found.get(name, frozenset()) | axes
+    return found
+
+
+def by_shape(sets: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """Numbers of the sets, those of equal shapes together, in the order in which the shapes come first."""
+    groups: dict[Any, list[int]] = {}
+    for index, arrays in enumerate(sets):
+        groups.setdefault(tuple((name, array.shape) for name, array in arrays.items()), []).append(index)
+    return list(groups.values())
+
+
+def largest_first(sets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The sets, those of the shape with the most elements first; else as they were."""
+    return sorted(sets, key=lambda arrays: -sum(array.size for array in arrays.values()))
+
+
+def shape_texts(sets: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What tells the shapes of sets apart: ``x=1,3,480,640``; an input that has one shape in all of them is left out."""
+    differ = [name for name in (sets[0] if sets else ()) if len({arrays[name].shape for arrays in sets}) > 1]
+    return [" ".join(f"{name}={','.join(map(str, arrays[name].shape))}" for name in differ) for arrays in sets]
+
+
 def make_feeds(
     proto: Any, fixed: Mapping[str, str], path: Path, given: Sequence[Mapping[str, Any]] = ()
 ) -> list[dict[str, Any]]:
@@ -128,14 +163,12 @@ def make_feeds(
 
 
 def _fitting(array: Any, shape: Sequence[int], dtype: Any, what: str) -> None:
-    """`UsageError` unless an array of the user's is what the model takes."""
+    """`UsageError` unless an array of the user's is what the model takes; an axis of 0 is open."""
     if array.dtype != dtype and not array.dtype.kind == dtype.kind == "U":
         raise UsageError(f"{what} is of type {array.dtype}, and the model takes {'texts' if dtype.kind == 'U' else dtype}")
-    if array.shape != tuple(shape):
+    if len(array.shape) != len(shape) or any(wanted not in (0, n) for n, wanted in zip(array.shape, shape, strict=True)):
         told = ",".join(map(str, array.shape))
-        raise UsageError(
-            f"{what} has the shape {told or '()'}, and memory is planned for {','.join(map(str, shape)) or '()'}; one file is planned for one shape"
-        )
+        raise UsageError(f"{what} has the shape {told or '()'}, and memory is planned for {','.join(map(str, shape)) or '()'}")
 
 
 def _by_number() -> dict[int, bool]:

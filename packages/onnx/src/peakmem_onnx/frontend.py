@@ -40,8 +40,8 @@ OPTIONS = (
     Option(
         "inputs",
         "text",
-        "Arrays to run the model with, by the names of its inputs (numpy.savez); several files are several sets. The first one "
-        "fixes the shapes.",
+        "Arrays to run the model with, by the names of its inputs (numpy.savez); several files are several sets, and sets of several "
+        "shapes make a file for all of them.",
         default=(),
         multiple=True,
         metavar="FILE.npz",
@@ -64,8 +64,8 @@ OPTIONS = (
     Option(
         "run-limit",
         "int",
-        "Seconds after which a run of the model is ended, and the model refused: a Loop need not end by itself.",
-        default=60,
+        "Seconds of computing after which a run of the model is ended, and the model refused: a Loop need not end by itself.",
+        default=10,
         metavar="SECONDS",
     ),
     Option(

@@ -12,7 +12,7 @@ from peakmem.system.sizes import in_bytes
 from peakmem_onnx import process, totals
 from peakmem_onnx.artifact import Artifact
 from peakmem_onnx.deploy import order_difference
-from peakmem_onnx.feeds import write_feeds
+from peakmem_onnx.feeds import by_shape, write_feeds
 from peakmem_onnx.rules import RANDOM
 from peakmem_onnx.runtime import ask, counting_library, require_runtime, scratch, uncounted
 from peakmem_onnx.structure import comparable
@@ -127,10 +127,18 @@ def verify(model: Artifact, other: Artifact, *, progress: Progress | None = None
             f"without them the new file is the worse one: {in_bytes(peaks[GIVEN_REUSE])} -> {in_bytes(peaks[NEW_REUSE])} in a "
             "default session without arena; --deploy portable writes files for such sessions"
         )
+    if model.facts.others and way is not NODES:
+        details["shapes"] = shapes = _shapes(other, runs[NEW])
+        notes.extend(_shape_sentences(shapes))
+        if any(row["measured_bytes"] not in (None, row["predicted_bytes"]) for row in shapes) and not (model.origin.inexact or model.facts.unknown):
+            failures.append("a shape took other bytes than predicted; --accept-inexact takes the file all the same")
     if way is REPLAY:
-        others = [counts["misses"] for counts in runs[NEW]["replayed"][1:]]
+        others = [counts["misses"] for counts in runs[NEW]["replayed"]]
         if any(others):
-            notes.append(f"{sum(others)} requests of runs with the other input sets had no place in the plan and came from the C library")
+            notes.append(
+                f"{sum(others)} requests had no place in the plan and came from the C library (runs with sets "
+                f"{', '.join(str(k) for k, many in enumerate(others) if many)} of inputs)"
+            )
     if model.origin.all_levels:
         found_levels, told_levels = totals.totals(model, progress=progress)
         details["levels"] = totals.document(found_levels)
@@ -154,6 +162,31 @@ def verify(model: Artifact, other: Artifact, *, progress: Progress | None = None
         notes=tuple(notes),
         details=details,
     )
+
+
+def _shapes(model: Artifact, run: dict[str, Any]) -> list[dict[str, Any]]:
+    """What runs of each shape take: predicted, and measured where they can be told apart (an arena has one region for all)."""
+    rows = []
+    sets = model.origin.feeds
+    for group, predicted in zip(by_shape(sets), model.predicted_by_shape, strict=True):
+        shape = {name: list(array.shape) for name, array in sets[group[0]].items()}
+        measured = None
+        if run["counted"] and model.way is REPLAY:
+            measured = run["replayed"][group[0]]["touched"] + run["peaks"][group[0]][1]
+        elif run["counted"] and model.way is not ARENA:
+            measured = max(run["peaks"][k][1] for k in group)
+        rows.append({"inputs": shape, "predicted_bytes": predicted, "measured_bytes": measured})
+    return rows
+
+
+def _shape_sentences(rows: list[dict[str, Any]]) -> list[str]:
+    lines = []
+    for row in rows:
+        told = " ".join(f"{name}={','.join(map(str, shape))}" for name, shape in row["inputs"].items())
+        measured = row["measured_bytes"]
+        found = "" if measured is None else ", as predicted" if measured == row["predicted_bytes"] else f" predicted, {in_bytes(measured)} measured"
+        lines.append(f"runs with {told}: {in_bytes(row['predicted_bytes'])}{found}")
+    return lines
 
 
 def _count(number: int, what: str) -> str:

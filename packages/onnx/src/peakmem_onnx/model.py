@@ -9,20 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from peakmem.frontends import Model, Progress, Structure, Verification
-from peakmem.frontends.splitting import Split, Splittable
+from peakmem.frontends.splitting import Split, Splittable, Unequal
 from peakmem.model import InputError, Refused, RuntimeFailed, RuntimeMissing, Schedule, UsageError, cost_report, peak_of
 from peakmem.ordering import Ordering
 from peakmem.system.files import write_atomically
 
 from peakmem_onnx import protos
 from peakmem_onnx.artifact import Artifact
-from peakmem_onnx.facts import Facts
+from peakmem_onnx.facts import Facts, collect_shapes
+from peakmem_onnx.feeds import shape_texts
 from peakmem_onnx.graph import Graph, read_graph
 from peakmem_onnx.orders import default_order, file_order
 from peakmem_onnx.planned import best_order
+from peakmem_onnx.planner import plan
 from peakmem_onnx.portable import Numbered, best_numbering, numbering_of
 from peakmem_onnx.rewrite import expand, permute
-from peakmem_onnx.ways import ARENA, RECIPE, REPLAY
+from peakmem_onnx.runtime import scratch
+from peakmem_onnx.untied import untie
+from peakmem_onnx.ways import ARENA, PORTABLE, RECIPE, REPLAY
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +74,9 @@ class OnnxModel(Artifact, Model):
         notes = []
         if changed:
             notes.append("Shape and Size operators were moved up in " + ", ".join(changed) + ", as ONNX Runtime does")
-        if self.way is ARENA and len(ordering.orders.get("", ())) == len(self.graph.nodes):
+        if self.way is ARENA and self.has_bodies:
+            notes.append("the order is that of the least live peak; the region is as large as recorded runs of all sets of inputs need")
+        elif self.way is ARENA and len(ordering.orders.get("", ())) == len(self.graph.nodes):
             orders[""], size = best_order(self.graph, self.facts, [orders[""], file_order(self.graph)])
             notes.append(
                 f"{size:,} bytes are the smallest region found for which nothing else is taken from the system, by a local search "
@@ -95,7 +101,7 @@ class OnnxModel(Artifact, Model):
 
     def _smallest_region(self, order: tuple[int, ...]) -> tuple[int, ...]:
         """Of the orders with the same peaks, the one found for which a planned arena is smallest; the file may run in one."""
-        if any(node.bodies for node in self.graph.nodes):
+        if self.has_bodies:
             return order
 
         def peaks(one: Sequence[int]) -> tuple[int, int]:
@@ -106,15 +112,45 @@ class OnnxModel(Artifact, Model):
         return best_order(self.graph, self.facts, [order], effort, allowed=lambda one: all(a <= b for a, b in zip(peaks(one), least, strict=True)))[0]
 
     def _numbered(self, ordering: Ordering) -> Schedule:
-        numbering, found = best_numbering(self.graph, self.facts, [ordering.orders.get("", ())])
+        starts = [ordering.orders.get("", ())]
+        numbering, found = best_numbering(self.graph, self.facts, starts)
+        untied: Facts | None = None
+        freely, least = best_numbering(self.graph, self.facts, starts, reuse=False)
+        kept = ""
+        if least < found:
+            order = default_order(self.graph, freely)
+            loose = self._untied(order)
+            taken = loose.bytes_under(PORTABLE, file_order)
+            if taken < found:
+                kept = (
+                    f"; declared shapes are named by storage, so that default sessions keep no dead storage for another tensor (with the "
+                    f"shapes as they were: {found:,})"
+                )
+                numbering, found, untied = freely, taken, loose.facts
         charged = {path: len(program) for path, program in self.program.bodies()}
         orders = {path: default_order(b) for path, b in _bodies(self.graph) if charged.get(path) == len(b.nodes)}
         placed = "; the requests of a run are then placed in a block" if self.way is REPLAY else ""
         note = (
             f"{found:,} bytes are the best found for default sessions by a local search over node numberings; no bound is "
-            f"known for them, and what is proved of the live peak says nothing about them{placed}"
+            f"known for them, and what is proved of the live peak says nothing about them{placed}{kept}"
         )
-        return Numbered({"": default_order(self.graph, numbering), **orders}, notes=(note,), numbering=numbering)
+        return Numbered({"": default_order(self.graph, numbering), **orders}, notes=(note,), numbering=numbering, untied=untied)
+
+    def _untied(self, order: Sequence[int], facts: Facts | None = None) -> OnnxModel:
+        """The file with its nodes in ``order`` and declared shapes as in `peakmem_onnx.untied`; its facts are asked for unless given."""
+        proto = type(self.proto)()
+        proto.CopyFrom(self.proto)
+        permute(proto.graph, {"": order})
+        graph, values = read_graph(proto.graph), self.facts.values[()]
+        untie(proto, graph, values, plan(graph, values, file_order(graph), [0] * len(graph.nodes)).root)
+        shapes = {name: list(array.shape) for name, array in self.origin.feeds[0].items()}
+        origin = replace(self.origin, recipe={**self.origin.recipe, "shapes": shapes})
+        protos.write_marker(proto, origin.recipe)
+        if facts is None:
+            session = {"threads": origin.threads, "external": origin.external, "limit": origin.limit}
+            with scratch() as folder:
+                facts = collect_shapes(proto, graph, origin.feeds, session=session, folder=folder, path=self.path or folder)
+        return replace(self, origin=origin)._with(proto, facts)
 
     def apply(self, schedule: Schedule) -> OnnxModel:
         """Permute the nodes (after inserting the copies of an expansion); the result is modelled from scratch.
@@ -157,15 +193,34 @@ class OnnxModel(Artifact, Model):
         numbering = schedule.numbering if isinstance(schedule, Numbered) else numbering_of(self.graph, order)
         if default_order(self.graph, numbering) != tuple(order):
             raise Refused("no numbering of the nodes is known with which a default session runs that order")
+        place = {v: i for i, v in enumerate(order)}
+        numbers = tuple(place[v] for v in numbering)
+        if isinstance(schedule, Numbered) and schedule.untied is not None:
+            loose = self._untied(order, schedule.untied)
+            return loose._with(loose.proto, loose.facts, numbers)
         proto = type(self.proto)()
         proto.CopyFrom(self.proto)
         permute(proto.graph, {"": order})
-        place = {v: i for i, v in enumerate(order)}
-        return self._with(proto, self.facts, tuple(place[v] for v in numbering))
+        return self._with(proto, self.facts, numbers)
 
     def _with(self, proto: Any, facts: Facts, numbering: tuple[int, ...] = ()) -> OnnxModel:
         new = replace(self, proto=proto, facts=facts, given=False, numbering=numbering, written=[], regions=[], levelled={})
         return replace(new, sha256="sha256:" + hashlib.sha256(new.serialized()).hexdigest())
+
+    @property
+    def weights(self) -> tuple[Path, ...]:
+        """Files with external data of the model that the user gave.
+
+        A split has its weights inside, but those of the file it was made from are the user's all the same.
+        """
+        if not self.origin.external:
+            return ()
+        given = protos.import_onnx().load_model_from_string(self.origin.source) if self.origin.source else self.proto
+        return tuple(Path(self.origin.external, name) for name in protos.external_files(given))
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return (*super().files, *self.weights)
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the model; one with external data only into the folder where that data lies.
@@ -174,13 +229,9 @@ class OnnxModel(Artifact, Model):
         """
         path = Path(path)
         files = protos.external_files(self.proto)
-        if self.origin.external:
-            # A split has its weights inside, but those of the file it was made from are the user's all the same.
-            given = protos.import_onnx().load_model_from_string(self.origin.source) if self.origin.source else self.proto
-            for name in protos.external_files(given):
-                weights = Path(self.origin.external, name)
-                if path.resolve() == weights.resolve() or (path.exists() and weights.exists() and path.samefile(weights)):
-                    raise UsageError(f"{path}: holds weights of the input, which peakmem never changes; name another output")
+        for weights in self.weights:
+            if path.resolve() == weights.resolve() or (path.exists() and weights.exists() and path.samefile(weights)):
+                raise UsageError(f"{path}: holds weights of the input, which peakmem never changes; name another output")
         if files and path.parent.resolve() != Path(self.origin.external):
             raise UsageError(
                 f"{path}: the weights stay in {files[0]} and must lie beside the model; write it into {self.origin.external}"
@@ -196,9 +247,13 @@ class OnnxModel(Artifact, Model):
 
     def verify(self, other: Model, *, progress: Progress | None = None) -> Verification:
         """Run both in the model's way; see `peakmem_onnx.measure.verify`."""
+        from peakmem_onnx.latency import told
         from peakmem_onnx.measure import verify
+        from peakmem_onnx.splitcheck import in_bands
 
-        return verify(self, self.same_kind(other), progress=progress)
+        other = self.same_kind(other)
+        found = verify(self, other, progress=progress)
+        return told(self, other, found, progress=progress) if in_bands(self, other) else found
 
     def observe(self, *, progress: Progress | None = None) -> tuple[str, dict[str, Any], tuple[str, ...]]:
         """The memory of processes that run this file with the user's own settings; see `peakmem_onnx.process`."""
@@ -252,15 +307,20 @@ class OnnxModel(Artifact, Model):
 
         if self.way is not RECIPE:
             raise Refused(f"{self.way.name} is not split yet; a session with the recipe's options is (--deploy python, --executor ort)")
+        if self.facts.others:
+            raise Refused("a file for several shapes is not split; give one set of inputs")
         return bands_of(self)
 
     def apply_split(self, split: Split) -> OnnxModel:
         """The file split, and judged by a run; see `peakmem_onnx.splitwrite`."""
-        from peakmem_onnx.splitwrite import apply, judge
+        from peakmem_onnx.splitwrite import apply, culprits, judge
 
         proto, facts, joined = apply(self, split)
         made = self._with(proto, facts)
-        judge(self, made, joined)
+        try:
+            judge(self, made, joined)
+        except Refused as error:
+            raise Unequal(str(error), culprits(self, made, split)) from None
         return made
 
     def snippet(self, path: str | None = None) -> str:
@@ -275,7 +335,7 @@ class OnnxModel(Artifact, Model):
             own = self.written[-1:] or ([self.path] if self.path and not self.origin.source else [])
             path = str(own[0]) if own else "model.opt.onnx"
         if self.way is REPLAY:
-            return native_snippet(path, threads=self.origin.threads, deployed=self.places)
+            return native_snippet(path, threads=self.origin.threads, deployed=self.places, shapes=shape_texts(self.one_of_each))
         way, size = (ARENA, self.regions[-1]) if self.regions else (self.way, self.predicted_bytes)
         if way is ARENA and self.origin.language == "c":
             return native_snippet(path, threads=self.origin.threads, deployed=self.native_region)

@@ -8,17 +8,25 @@ held during the next. Exact where the replay of the arena is; no bound is known 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise, product
+from typing import Any
 
 from peakmem_onnx.arena import UNIT, Arena, Event
 from peakmem_onnx.facts import Facts
+from peakmem_onnx.feeds import write_feeds
 from peakmem_onnx.graph import Graph
+from peakmem_onnx.held import requests
 from peakmem_onnx.orders import priority_order
 from peakmem_onnx.planner import plan
 from peakmem_onnx.portable import topological
+from peakmem_onnx.runtime import scratch
 
 SEED = 5
 ENDLESS = 1 << 48
+RUNS = 4
+"""Runs after which nothing new is expected of an arena."""
+
 LARGEST_REGION = 1 << 31
 """ONNX Runtime takes the size of an arena's first region as a signed number of 32 bits."""
 
@@ -59,7 +67,29 @@ def planned_size(graph: Graph, facts: Facts, order: Sequence[int], *, reuse: boo
 
     With ``reuse`` dead storages are kept for later tensors of the same shape, as sessions of the C interface do.
     """
-    events = _runs(graph, facts, order, 4, reuse=reuse)
+    return least_region(_runs(graph, facts, order, RUNS, reuse=reuse))
+
+
+def recorded_size(data: bytes, sets: Sequence[Mapping[str, Any]], session: Mapping[str, Any]) -> int:
+    """`planned_size` for the file as it stands, its requests recorded instead of replayed: what bodies ask for depends on the inputs.
+
+    Every set of inputs is run, after every other one. ``session`` is as for `peakmem_onnx.child.options_for`.
+
+    Raises
+    ------
+    RuntimeFailed
+        Where it cannot be run or counted.
+    """
+    with scratch() as folder:
+        path = folder / "model.onnx"
+        path.write_bytes(data)
+        files = write_feeds(sets, folder)
+        step = {"level": "none", **session, "model": str(path), "feeds_files": [files[k] for k in turns(len(files), RUNS)], "turns": 1}
+        return least_region([event for events in requests(step, folder) for event in events])
+
+
+def least_region(events: Sequence[Event]) -> int:
+    """The least size found of a region that does for all of these requests and releases."""
     size = max(UNIT, Arena(ENDLESS, 1).high_water(events))
     if _fits(events, size):
         return size
@@ -82,16 +112,32 @@ def _fits(events: Sequence[Event], size: int) -> bool:
 
 
 def _runs(graph: Graph, facts: Facts, order: Sequence[int], count: int, *, reuse: bool = False) -> list[Event]:
-    """Loading, then runs during each of which the outputs of the run before are still held, as in ``y = session.run(...)``."""
-    once, closing = events_of(graph, facts, order, reuse=reuse)
+    """Loading, then runs during each of which the outputs of the run before are still held, as in ``y = session.run(...)``.
+
+    Of several shapes each follows itself and every other one.
+    """
+    runs = [events_of(graph, one, order, reuse=reuse) for one in facts.shapes]
     loaded = 1 + max((number for number, _ in facts.loading), default=-1)
-    many = 1 + max((number for number, _ in once), default=-1)
+    many = 1 + max((number for once, _ in runs for number, _ in once), default=-1)
     events = list(facts.loading)
-    for k in range(count):
+    closing: list[Event] = []
+    for k, shape in enumerate(turns(len(runs), count)):
         here, before = (loaded + many * (turn % 2) for turn in (k, k + 1))
-        events += [(here + number, size) for number, size in once]
-        events += [(before + number, size) for number, size in closing if k]
+        events += [(here + number, size) for number, size in runs[shape][0]]
+        events += [(before + number, size) for number, size in closing]
+        closing = runs[shape][1]
     return events
+
+
+def turns(shapes: int, count: int) -> list[int]:
+    """Which shape each run is of: every shape twice, ``count`` times, and then whatever has not followed another one yet."""
+    if shapes == 1:
+        return [0] * count
+    found = [shape for many in (2, count) for shape in range(shapes) for _ in range(many)]
+    for pair in product(range(shapes), repeat=2):
+        if pair not in list(pairwise(found)):
+            found += pair if pair[0] != found[-1] else pair[1:]
+    return found
 
 
 def best_order(

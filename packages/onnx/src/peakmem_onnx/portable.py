@@ -25,13 +25,20 @@ SEED = 4
 
 @dataclass(frozen=True)
 class Numbered(Schedule):
-    """The orders that a default session runs, and the numbering of the top level's nodes that makes it do so."""
+    """The orders that a default session runs, and the numbering of the top level's nodes that makes it do so.
+
+    Attributes
+    ----------
+    untied : Facts or None
+        Of the file whose declared shapes keep a session from keeping dead storages; None where they stay as they are.
+    """
 
     numbering: tuple[int, ...] = ()
+    untied: Facts | None = None
 
 
 def best_numbering(
-    graph: Graph, facts: Facts, starts: Sequence[Sequence[int]], effort: int | None = None
+    graph: Graph, facts: Facts, starts: Sequence[Sequence[int]], effort: int | None = None, *, reuse: bool = True
 ) -> tuple[tuple[int, ...], int]:
     """A topological numbering of the nodes and the bytes that a default session takes with it.
 
@@ -44,6 +51,8 @@ def best_numbering(
     effort : int, optional
         Replays to spend; by default fewer for larger graphs (about a second in all). The result depends on nothing
         else.
+    reuse : bool
+        Whether dead storages are kept for later tensors of the same declared shape.
     """
     n = len(graph.nodes)
     spend = max(20, min(300, 40_000 // max(n, 1))) if effort is None else effort
@@ -53,7 +62,7 @@ def best_numbering(
         def ordered(level: Graph) -> Sequence[int]:
             return default_order(level, numbering if level is graph else None)
 
-        return max(replay(graph, facts, ordered, reuse=True), default=0)
+        return max(max(replay(graph, one, ordered, reuse=reuse), default=0) for one in facts.shapes)
 
     best: tuple[int, ...] = tuple(range(n))
     least = bytes_of(best)

@@ -137,6 +137,15 @@ void peakmem_start(int64_t *trace_buffer, int64_t room) {
   pthread_mutex_unlock(&lock);
 }
 
+/* How long the trace is by now. */
+int64_t peakmem_length(void) {
+  int64_t length;
+  pthread_mutex_lock(&lock);
+  length = trace_length;
+  pthread_mutex_unlock(&lock);
+  return length;
+}
+
 /* Closes it. out: peak, live now, number of allocations, overflow, length of the trace. */
 void peakmem_stop(int64_t *out) {
   pthread_mutex_lock(&lock);

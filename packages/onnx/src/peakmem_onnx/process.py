@@ -10,7 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,11 @@ from peakmem.model import RuntimeFailed, UsageError
 from peakmem.system.sizes import short
 
 from peakmem_onnx.artifact import Artifact
-from peakmem_onnx.facts import collect
-from peakmem_onnx.feeds import write_feeds
-from peakmem_onnx.planned import LARGEST_REGION, planned_size
+from peakmem_onnx.facts import collect_shapes
+from peakmem_onnx.feeds import shape_texts, write_feeds
+from peakmem_onnx.held import account
+from peakmem_onnx.held import sentences as sentences_of
+from peakmem_onnx.planned import LARGEST_REGION
 from peakmem_onnx.rules import LEVELS
 from peakmem_onnx.runtime import ask, counting_library, scratch
 from peakmem_onnx.ways import ARENA, NODES, RECIPE
@@ -71,7 +73,11 @@ class Taken:
     growth : int
         Peak during the runs above what was there before the first.
     held : int or None
-        By the session's arena after two runs; None without arena, or where nothing was counted.
+        By the session's arena after two runs, by its own account; None without arena.
+    predicted : int or None
+        The same as predicted; None where that was not asked for, or nothing was counted.
+    told : tuple of str
+        Sentences about what the arena holds.
     asked : int or None
         Peak of what the same session asks for where no arena stands between: tensors and workspace.
     seconds : float
@@ -92,6 +98,8 @@ class Taken:
     seconds: float
     repeats: int = 1
     loaded: int = 0
+    predicted: int | None = None
+    told: tuple[str, ...] = ()
 
 
 def parse_session(items: Sequence[str]) -> dict[str, Any]:
@@ -154,13 +162,12 @@ def deployed(model: Artifact, name: str, path: Path) -> Configuration:
 
 def _region(other: Artifact, path: Path, folder: Path) -> int:
     """Bytes of the arena in which a file whose deployment is not settled may run as well; 0 where it may not."""
-    if other.way is not RECIPE or other.origin.recipe.get("deploy") != "auto" or any(node.bodies for node in other.graph.nodes):
+    if other.way is not RECIPE or other.origin.recipe.get("deploy") != "auto" or (other.has_bodies and counting_library() is None):
         return 0
     origin = other.origin
     session = {"threads": origin.threads, "external": origin.external, "limit": origin.limit}
-    feeds = write_feeds(origin.feeds, folder)
-    facts = collect(other.proto, other.graph, session=session, feeds=feeds, folder=folder, path=path, arena=True)
-    size = planned_size(other.graph, facts, other.executed(other.graph))
+    facts = None if other.has_bodies else collect_shapes(other.proto, other.graph, origin.feeds, session=session, folder=folder, path=path, arena=True)
+    size = other.region(facts)
     return size if size < LARGEST_REGION else 0
 
 
@@ -181,9 +188,10 @@ def measure_process(model: Artifact, other: Artifact | None, *, progress: Progre
     if not sys.platform.startswith("linux"):
         raise RuntimeFailed("the peak of a process is read from /proc, which needs Linux")
     with scratch() as folder:
-        feeds = write_feeds(origin.feeds[:1], folder)
+        feeds = write_feeds(model.one_of_each, folder)
         found = configurations(model, other, folder)
-        rows = run_configurations(found, feeds, origin.repeats, folder, progress)
+        shapes = shape_texts(model.one_of_each)
+        rows = run_configurations(found, feeds, origin.repeats, folder, progress, shapes=shapes[1:])
     if other is not None and found[-1].name == PLANNED:
         if rows[-1].peak < rows[-2].peak:
             other.regions.append(found[-1].job["chunk"])
@@ -193,9 +201,18 @@ def measure_process(model: Artifact, other: Artifact | None, *, progress: Progre
 
 
 def run_configurations(
-    found: Sequence[Configuration], feeds: Sequence[str], repeats: int, folder: Path, progress: Progress | None = None
+    found: Sequence[Configuration],
+    feeds: Sequence[str],
+    repeats: int,
+    folder: Path,
+    progress: Progress | None = None,
+    *,
+    shapes: Sequence[str] = (),
 ) -> list[Taken]:
-    """Run every configuration ``repeats`` times in processes of their own, which alternate; one row each."""
+    """Run every configuration ``repeats`` times in processes of their own, which alternate; one row each.
+
+    ``feeds`` are sets of inputs, ``shapes`` says what those after the first are.
+    """
     runs: dict[str, list[dict[str, Any]]] = {one.name: [] for one in found}
     begin = time.monotonic()
     for repeat in range(repeats):
@@ -206,35 +223,38 @@ def run_configurations(
         for one in found:
             step = {**one.job, "do": "process", "model": str(one.path), "feeds_files": list(feeds), "runs": RUNS}
             runs[one.name].append(ask(folder, [step])[0])
-    counted = _count(found, feeds, folder)
-    return [_taken(one, runs[one.name], *counted[one.name]) for one in found]
+    asked = _asked(found, feeds, folder)
+    rows = []
+    for one in found:
+        taken = _taken(one, runs[one.name], asked[one.name])
+        if one.job.get("arena"):
+            step = {**one.job, "model": str(one.path), "feeds_files": list(feeds)}
+            told = account(step, folder, predict=one is found[0])
+            lines = sentences_of(one.name, told, shapes) if told.predicted else []
+            taken = replace(taken, held=told.held, predicted=told.held_predicted, told=tuple(lines))
+        rows.append(taken)
+    return rows
 
 
-def _count(found: Sequence[Configuration], feeds: Sequence[str], folder: Path) -> dict[str, tuple[int | None, int | None]]:
-    """Bytes held by the arena and bytes asked for, of each configuration."""
+def _asked(found: Sequence[Configuration], feeds: Sequence[str], folder: Path) -> dict[str, int | None]:
+    """Bytes asked for, of each configuration."""
     library = counting_library()
     if library is None:
-        return {one.name: (None, None) for one in found}
+        return {one.name: None for one in found}
     steps = []
     for one in found:
-        job = {key: value for key, value in one.job.items() if key != "chunk"}  # its region is its size
-        steps += [
-            {**job, "do": "measure", "model": str(one.path), "feeds_files": list(feeds), "arena": arena}
-            for arena in (True, False)
-        ]
-    answers = iter(ask(folder, steps, preload=library))
-    result: dict[str, tuple[int | None, int | None]] = {}
-    for one in found:
-        with_arena, without = next(answers), next(answers)
-        held = one.job.get("chunk") or (sum(with_arena["held"][:2]) if one.job.get("arena") else None)
-        result[one.name] = (held, without.get("taken", max(again for _, again in without["peaks"])))
-    return result
+        job = {key: value for key, value in one.job.items() if key != "chunk"}
+        steps.append({**job, "do": "measure", "model": str(one.path), "feeds_files": list(feeds), "arena": False})
+    answers = ask(folder, steps, preload=library)
+    return {
+        one.name: answer.get("taken", max(again for _, again in answer["peaks"])) for one, answer in zip(found, answers, strict=True)
+    }
 
 
-def _taken(one: Configuration, runs: Sequence[Mapping[str, Any]], held: int | None, asked: int | None) -> Taken:
+def _taken(one: Configuration, runs: Sequence[Mapping[str, Any]], asked: int | None) -> Taken:
     middle = {key: int(statistics.median(run[key] for run in runs)) for key in ("peak", "load", "growth", "loaded")}
     seconds = statistics.median(run["seconds"] for run in runs)
-    return Taken(one.name, one.settings, middle["peak"], middle["load"], middle["growth"], held, asked, seconds, len(runs), middle["loaded"])
+    return Taken(one.name, one.settings, middle["peak"], middle["load"], middle["growth"], None, asked, seconds, len(runs), middle["loaded"])
 
 
 def headline(rows: Sequence[Taken], *, new: bool) -> str:
@@ -263,6 +283,7 @@ def sentences(rows: Sequence[Taken]) -> list[str]:
         if row.asked is not None:
             parts.append(f"asked for {short(row.asked)}")
         lines.append(f"process, {row.name}: {', '.join(parts)}")
+    lines += [line for row in rows for line in row.told]
     if rows:
         many = rows[0].repeats
         lines.append(
@@ -275,5 +296,5 @@ def sentences(rows: Sequence[Taken]) -> list[str]:
 def document(rows: Sequence[Taken]) -> list[dict[str, Any]]:
     """The entry ``process`` of documents."""
     names = {"peak": "peak_bytes", "load": "load_bytes", "growth": "growth_bytes", "held": "arena_bytes", "asked": "asked_bytes",
-             "seconds": "cpu_seconds", "loaded": "loaded_bytes"}
-    return [{names.get(key, key): value for key, value in asdict(row).items()} for row in rows]
+             "seconds": "cpu_seconds", "loaded": "loaded_bytes", "predicted": "arena_predicted_bytes"}
+    return [{names.get(key, key): value for key, value in asdict(row).items() if key != "told"} for row in rows]

@@ -165,8 +165,10 @@ def real_inputs(graph: Any) -> list[Any]:
     return [v for v in graph.input if v.name not in given]
 
 
-def fix_dimensions(proto: Any, dims: Mapping[str, int], shapes: Mapping[str, Sequence[int]], path: Path) -> None:
-    """Write ``dims`` and ``shapes`` into the inputs' types.
+def fix_dimensions(
+    proto: Any, dims: Mapping[str, int], shapes: Mapping[str, Sequence[int]], path: Path, free: Mapping[str, frozenset[int]] | None = None
+) -> None:
+    """Write ``dims`` and ``shapes`` into the inputs' types, but for the axes in ``free``, which stay open.
 
     Raises
     ------
@@ -201,6 +203,12 @@ def fix_dimensions(proto: Any, dims: Mapping[str, int], shapes: Mapping[str, Seq
                 tensor.shape.dim.add()
             tensor.shape.SetInParent()
             for axis, (d, n) in enumerate(zip(tensor.shape.dim, wanted, strict=True)):
+                if axis in (free or {}).get(name, ()):
+                    if d.dim_value > 0 or d.dim_param in dims:
+                        raise UsageError(f"{path}: dimension {axis} of input {name!r} is fixed, and the sets of --inputs differ in it")
+                    if not d.dim_param:
+                        d.Clear()  # some exporters write -1
+                    continue
                 if d.HasField("dim_value") and d.dim_value > 0 and d.dim_value != n:
                     raise UsageError(f"{path}: dimension {axis} of input {name!r} is {d.dim_value}, --shape says {n}")
                 d.dim_value = n
@@ -210,13 +218,26 @@ def fix_dimensions(proto: Any, dims: Mapping[str, int], shapes: Mapping[str, Seq
         for axis, d in enumerate(tensor.shape.dim):
             if d.dim_param in dims and d.dim_param:
                 d.dim_value = dims[d.dim_param]
-            if not d.HasField("dim_value") or d.dim_value < 1:
+            if (not d.HasField("dim_value") or d.dim_value < 1) and axis not in (free or {}).get(name, ()):
                 open_ones.append(f"dimension {axis} of {name}" + (f" ({d.dim_param})" if d.dim_param else ""))
     if open_ones:
         raise InputError(
             f"{path}: memory can be planned for fixed dimensions only, and these are open: {', '.join(open_ones)}; "
             f"fix them with --dim NAME=N or --shape INPUT=N,N,...{_suggestion(inputs.values())}"
         )
+
+
+def with_shapes(proto: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
+    """A copy of a model whose inputs have these shapes; the model itself where there are none."""
+    if not shapes:
+        return proto
+    copy = type(proto)()
+    copy.CopyFrom(proto)
+    for value in real_inputs(copy.graph):
+        for d, n in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False):
+            d.Clear()
+            d.dim_value = n
+    return copy
 
 
 _USUAL = (

@@ -1,10 +1,11 @@
 /* Memory at planned places for runs that repeat: C11 or C++17.
  *
  * Every run of a model at one shape asks for the same sizes in the same order. So the i-th request of a run is given its planned
- * place in one block. Which request of the plan is made now is read off the sizes alone (the longest end of what was asked that
- * begins the plan, as in the search for a string), so that a run of another shape, another session or a run broken off between
- * them is followed until it is over. A place is given only while nothing that is in use overlaps it: threads, other shapes and
- * outputs that are kept never share a byte. What has no place, or not now, comes from the C library and is counted.
+ * place in one block; there is a sequence of requests, with places in the same block, for every shape that was planned. Which
+ * request of which sequence is made now is read off the sizes alone (the longest end of what was asked that begins a sequence, as in
+ * the search for strings), so that a run of another shape, another session or a run broken off between them is followed until it is
+ * over; peakmem_shape says it where two shapes begin alike. A place is given only while nothing that is in use overlaps it: threads,
+ * other shapes and outputs that are kept never share a byte. What has no place, or not now, comes from the C library and is counted.
  */
 #ifdef __cplusplus
 #include <cstddef>
@@ -33,15 +34,17 @@ typedef pthread_mutex_t PeakmemLock;
 #define PEAKMEM_OUTPUT ((size_t)-1) /* an offset: belongs to the caller, and has no place in the block */
 
 typedef struct PeakmemPlan {
-  const size_t *sizes;   /* of the requests of one run, multiples of 64 */
+  const size_t *sizes;   /* of the requests of a run of each shape, one after the other; multiples of 64 */
   const size_t *offsets; /* in the block, or PEAKMEM_OUTPUT */
-  size_t count;
+  const size_t *ends;    /* of each shape: where its requests end */
+  size_t shapes;
   size_t bytes;    /* of the block */
-  size_t *back;    /* count: how much of the plan is begun anew where the next request is another one */
-  size_t *in_use;  /* count: requests that hold their places */
+  size_t *back;    /* for every request: how much of its shape is begun anew where the next request is another one */
+  size_t *in_use;  /* requests that hold their places */
+  size_t *begun;   /* of each shape: how many of its requests have been made */
+  size_t shape;    /* whose places are given */
   char *block;     /* NULL until the first planned run */
   size_t holding;  /* entries of in_use */
-  size_t begun;    /* requests of the plan that have been made */
   int armed;       /* places are given; not while a session is made, for it keeps what it takes */
   size_t hits;     /* requests that got their place */
   size_t outputs;  /* outputs that came from the C library as planned */
@@ -51,39 +54,82 @@ typedef struct PeakmemPlan {
   PeakmemLock lock;
 } PeakmemPlan;
 
-/* scratch: room for twice count. */
-static void peakmem_init(
-    PeakmemPlan *plan, const size_t *sizes, const size_t *offsets, size_t count, size_t bytes, size_t *scratch) {
-  size_t i, k = 0;
+/* scratch: room for two numbers for each request and one for each shape. */
+static void peakmem_init(PeakmemPlan *plan, const size_t *sizes, const size_t *offsets, const size_t *ends, size_t shapes,
+                         size_t bytes, size_t *scratch) {
+  size_t shape, first = 0;
   plan->sizes = sizes;
   plan->offsets = offsets;
-  plan->count = count;
+  plan->ends = ends;
+  plan->shapes = shapes;
   plan->bytes = bytes;
   plan->back = scratch;
-  plan->in_use = scratch + count;
+  plan->in_use = scratch + ends[shapes - 1];
+  plan->begun = plan->in_use + ends[shapes - 1];
   PEAKMEM_INIT(plan->lock);
-  for (i = 0; i < count; i++) {
-    while (i && k && sizes[i] != sizes[k]) k = plan->back[k - 1];
-    if (i && sizes[i] == sizes[k]) k++;
-    plan->back[i] = k;
+  for (shape = 0; shape < shapes; first = ends[shape++]) {
+    const size_t *own = sizes + first;
+    size_t *back = plan->back + first, count = ends[shape] - first, i, k = 0;
+    plan->begun[shape] = 0;
+    for (i = 0; i < count; i++) {
+      while (i && k && own[i] != own[k]) k = back[k - 1];
+      if (i && own[i] == own[k]) k++;
+      back[i] = k;
+    }
   }
+}
+
+static void peakmem_anew(PeakmemPlan *plan) {
+  size_t i;
+  for (i = 0; i < plan->shapes; i++) plan->begun[i] = 0;
 }
 
 /* From here on places are given, or not; the counts begin at zero. */
 static void peakmem_arm(PeakmemPlan *plan, int armed) {
   PEAKMEM_LOCK(plan->lock);
   plan->armed = armed;
-  plan->begun = plan->hits = plan->outputs = plan->misses = plan->missed_bytes = plan->touched = 0;
+  peakmem_anew(plan);
+  plan->hits = plan->outputs = plan->misses = plan->missed_bytes = plan->touched = 0;
   PEAKMEM_UNLOCK(plan->lock);
+}
+
+/* The next run is one of this shape, by its number. Only needed where two shapes begin with the same requests. */
+static inline void peakmem_shape(PeakmemPlan *plan, size_t shape) {
+  PEAKMEM_LOCK(plan->lock);
+  peakmem_anew(plan);
+  plan->shape = shape;
+  PEAKMEM_UNLOCK(plan->lock);
+}
+
+/* The request that is made now, of the shape whose beginning fits best, or the number of all requests. */
+static size_t peakmem_next(PeakmemPlan *plan, size_t bytes) {
+  size_t shape, first = 0, most = 0, best = 0, found = plan->ends[plan->shapes - 1];
+  for (shape = 0; shape < plan->shapes; first = plan->ends[shape++]) {
+    const size_t *own = plan->sizes + first;
+    size_t count = plan->ends[shape] - first, begun = plan->begun[shape];
+    if (!count) continue;
+    while (begun && own[begun] != bytes) begun = plan->back[first + begun - 1];
+    if (own[begun] == bytes) {
+      begun++;
+      if (begun > most || (begun == most && shape == plan->shape)) {
+        most = begun;
+        best = shape;
+        found = first + begun - 1;
+      }
+    }
+    plan->begun[shape] = begun == count ? 0 : begun;
+  }
+  if (most) {
+    plan->shape = best;
+    if (found + 1 == plan->ends[best]) peakmem_anew(plan); /* the run is over */
+  }
+  return found;
 }
 
 /* The place of the next request, or NULL. */
 static char *peakmem_place(PeakmemPlan *plan, size_t bytes) {
-  size_t at, begin, i;
-  while (plan->begun && plan->sizes[plan->begun] != bytes) plan->begun = plan->back[plan->begun - 1];
-  at = plan->begun;
-  if (plan->sizes[at] == bytes) {
-    plan->begun = at + 1 == plan->count ? 0 : at + 1;
+  size_t begin, i, at = peakmem_next(plan, bytes);
+  if (at < plan->ends[plan->shapes - 1]) {
     begin = plan->offsets[at];
     if (begin == PEAKMEM_OUTPUT) {
       plan->outputs++;
@@ -112,7 +158,7 @@ static void *peakmem_alloc(PeakmemPlan *plan, size_t size) {
   size_t bytes = (size + 63) & ~(size_t)63;
   char *place = NULL;
   if (!bytes) return NULL;
-  if (plan->count) {
+  if (plan->shapes) {
     PEAKMEM_LOCK(plan->lock);
     if (plan->armed) place = peakmem_place(plan, bytes);
     PEAKMEM_UNLOCK(plan->lock);
@@ -188,18 +234,20 @@ static void measured_free(Measured *self, void *block) {
 
 static const void *measured_info(const Measured *self) { return self->memory; }
 
-void *measured_new(const void *memory, size_t count, const size_t *sizes, const size_t *offsets, size_t bytes) {
+void *measured_new(
+    const void *memory, size_t shapes, const size_t *ends, const size_t *sizes, const size_t *offsets, size_t bytes) {
   Measured *self = calloc(1, sizeof *self);
-  size_t *copy = calloc(4 * count + 1, sizeof *copy);
+  size_t count = ends[shapes - 1], *copy = calloc(4 * count + 2 * shapes, sizeof *copy);
   if (!self || !copy) return NULL;
   memcpy(copy, sizes, count * sizeof *copy);
   memcpy(copy + count, offsets, count * sizeof *copy);
+  memcpy(copy + 2 * count, ends, shapes * sizeof *copy);
   self->version = 15;
   self->alloc = measured_alloc;
   self->free = measured_free;
   self->info = measured_info;
   self->memory = memory;
-  peakmem_init(&self->plan, copy, copy + count, count, bytes, copy + 2 * count);
+  peakmem_init(&self->plan, copy, copy + count, copy + 2 * count, shapes, bytes, copy + 2 * count + shapes);
   return self;
 }
 

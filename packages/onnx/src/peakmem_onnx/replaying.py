@@ -1,14 +1,15 @@
 """Planned places for the requests of a run, for programs that bring an allocator of their own (C, C++).
 
 What a session asks for, request by request, is recorded once; it is the same in every run at the same shapes. The requests are
-placed in one block as buffers of known lifetimes (`peakmem.arena`). Outputs stay outside: they belong to the caller, who may hold
+placed in one block as buffers of known lifetimes (`peakmem.arena`), for every shape by itself: runs of two shapes share the block. Outputs stay outside: they belong to the caller, who may hold
 them into the next run, so they come from the C library.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,17 @@ class Places:
         """What a run takes: the block and its outputs."""
         return self.bytes + self.outputs
 
-    def job(self) -> dict[str, Any]:
-        """For `peakmem_onnx.child`."""
-        return {"sizes": self.sizes, "offsets": self.offsets, "bytes": self.bytes, "library": str(allocator_library())}
+
+def job(shapes: Sequence[Places], sets: Sequence[int] = (0,)) -> dict[str, Any]:
+    """For `peakmem_onnx.child`; ``sets`` are the numbers of the input sets that were recorded."""
+    return {
+        "sizes": [size for one in shapes for size in one.sizes],
+        "offsets": [at for one in shapes for at in one.offsets],
+        "ends": list(accumulate(len(one.sizes) for one in shapes)),
+        "bytes": max(one.bytes for one in shapes),
+        "sets": list(sets),
+        "library": str(allocator_library()),
+    }
 
 
 def allocator_library() -> Path:
@@ -88,14 +97,15 @@ def places_of(trace: Sequence[int]) -> Places:
     return Places(tuple(sizes), tuple(at.get(i) for i in range(len(sizes))), placed.size, placed.lower_bound, outside)
 
 
-def recorded(data: bytes, feeds: Any, session: dict[str, Any]) -> Places:
-    """Places for what a session of the C interface asks for when it runs a model.
+def recorded(data: bytes, sets: Sequence[Any], session: dict[str, Any]) -> tuple[Places, ...]:
+    """Places for what a session of the C interface asks for when it runs a model, for each set of inputs.
 
     Parameters
     ----------
     data : bytes
         The model.
-    feeds : dict of str to numpy.ndarray
+    sets : sequence of dict of str to numpy.ndarray
+        One of each shape.
     session : dict
         Level, threads and external data; see `peakmem_onnx.capi.Session`.
 
@@ -108,10 +118,38 @@ def recorded(data: bytes, feeds: Any, session: dict[str, Any]) -> Places:
         model = folder / "model.onnx"
         model.write_bytes(data)
         empty = Places((), (), 0, 0, 0)
-        step = {**session, "do": "record", "capi": True, "replay": empty.job(), "model": str(model),
-                "feeds_files": write_feeds([feeds], folder)}
+        step = {**session, "do": "record", "capi": True, "replay": job([empty]), "model": str(model),
+                "feeds_files": write_feeds(sets, folder)}
         (answer,) = ask(folder, [step])
-    return places_of(answer["trace"])
+    return apart([places_of(trace) for trace in answer["traces"]])
+
+
+SMALL = 64
+"""What shapes have in common gets places of its own where that is at most the SMALL-th part of the block."""
+
+
+def apart(shapes: Sequence[Places]) -> tuple[Places, ...]:
+    """The requests with which several shapes begin get the same places in all of them, above all others.
+
+    Nobody can tell which of these shapes the run is of, as long as it asks for what they have in common.
+    """
+    alike = [
+        max((_common(one.sizes, other.sizes) for other in shapes if other is not one), default=0) for one in shapes
+    ]
+    block = max(one.bytes for one in shapes)
+    sizes = [max(one.sizes[i] for one, count in zip(shapes, alike, strict=True) if i < count) for i in range(max(alike))]
+    starts = [0, *accumulate(sizes)]
+    if not sizes or starts[-1] * SMALL > block:
+        return tuple(shapes)
+    found = []
+    for one, count in zip(shapes, alike, strict=True):
+        offsets = [None if at is None else block + starts[i] if i < count else at for i, at in enumerate(one.offsets)]
+        found.append(replace(one, offsets=tuple(offsets), bytes=block + starts[-1]))
+    return tuple(found)
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def unavailable() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import accumulate
 
 from peakmem_onnx.replaying import SOURCE, Places
 from peakmem_onnx.ways import ARENA, NODES, PORTABLE, Way
@@ -160,9 +161,11 @@ static void peakmem_after(void) {}
 
 _PLAN = """\
 
+// Requests of a run{told}
 static const size_t peakmem_sizes[] = {{sizes}};
 static const size_t peakmem_offsets[] = {{offsets}};
-static size_t peakmem_scratch[2 * {count} + 1];
+static const size_t peakmem_ends[] = {{ends}};
+static size_t peakmem_scratch[2 * {count} + {shapes}];
 static PeakmemPlan peakmem_plan;  // .misses and .missed_bytes tell what had no place since the session was opened
 static OrtMemoryInfo *peakmem_memory;
 static OrtAllocator peakmem_allocator;
@@ -185,7 +188,7 @@ static const OrtMemoryInfo *ORT_API_CALL peakmem_ort_info(const OrtAllocator *se
 // One allocator for the process. What a session takes while it is made, it keeps, so places are given only afterwards.
 static void peakmem_before(const OrtApi *ort, OrtEnv *env) {
   if (!peakmem_memory) {
-    peakmem_init(&peakmem_plan, peakmem_sizes, peakmem_offsets, {count}, {bytes}, peakmem_scratch);
+    peakmem_init(&peakmem_plan, peakmem_sizes, peakmem_offsets, peakmem_ends, {shapes}, {bytes}, peakmem_scratch);
     peakmem_allocator.version = 15;  // of the fields set here; later ones stay unset
     peakmem_allocator.Alloc = peakmem_ort_alloc;
     peakmem_allocator.Free = peakmem_ort_free;
@@ -212,17 +215,21 @@ def snippet(path: str, *, threads: int, way: Way, chunk: int = 0) -> str:
     return (_NODES.format(path=path) if way is NODES else "") + _SNIPPET.format(path=path, threads=threads)
 
 
-def native_snippet(path: str, *, threads: int, deployed: Places | int) -> str:
+def native_snippet(path: str, *, threads: int, deployed: Sequence[Places] | int, shapes: Sequence[str] = ()) -> str:
     """A text that is C11 and C++17, with a function ``peakmem_open``.
 
-    ``deployed`` is where the requests of a run go, or the bytes of the one region of an arena.
+    ``deployed`` is where the requests of a run go, for each of the ``shapes``, or the bytes of the one region of an arena.
     """
     if isinstance(deployed, int):
         middle = _filled(_REGION, chunk=deployed)
         core = ""
     else:
-        offsets = ["PEAKMEM_OUTPUT" if at is None else str(at) for at in deployed.offsets]
-        middle = _filled(_PLAN, sizes=_lines(list(map(str, deployed.sizes))), offsets=_lines(offsets), count=len(offsets), bytes=deployed.bytes)
+        sizes = [str(size) for one in deployed for size in one.sizes]
+        offsets = ["PEAKMEM_OUTPUT" if at is None else str(at) for one in deployed for at in one.offsets]
+        ends = ", ".join(map(str, accumulate(len(one.sizes) for one in deployed)))
+        told = "".join(f"\n// shape {k}: {shape}" for k, shape in enumerate(shapes)) if len(deployed) > 1 else ""
+        middle = _filled(_PLAN, told=told, sizes=_lines(sizes), offsets=_lines(offsets), ends=ends, count=len(offsets), shapes=len(deployed),
+                         bytes=max(one.bytes for one in deployed))
         core = SOURCE.read_text().partition("\n#ifdef PEAKMEM_MEASURED")[0] + "\n"
     return _HEAD + core + _filled(_CHECK, threads=threads) + middle + _filled(_OPEN, text=json.dumps(path))
 

@@ -15,7 +15,7 @@ from peakmem_onnx.compile import at_level
 from peakmem_onnx.parts import part_of, type_of
 from peakmem_onnx.protos import import_onnx, real_inputs
 from peakmem_onnx.rules import LEVELS
-from peakmem_onnx.splitcheck import read_split
+from peakmem_onnx.splitcheck import in_bands, read_split
 
 A = TypeVar("A", bound=Artifact)
 
@@ -48,7 +48,7 @@ def structure(first: Artifact, second: Artifact) -> Structure:
         note = ""
     else:
         first, second, note = comparable(first, second)
-        left, right = first.proto, second.proto
+        left, right = first.declared, second.declared
     difference = _interface(left, right)
     if difference:
         return Structure(difference=difference)
@@ -56,7 +56,7 @@ def structure(first: Artifact, second: Artifact) -> Structure:
     found = compare(*parts)
     if not found.difference:
         return found
-    if not sources and _joins(right) > _joins(left):
+    if not sources and in_bands(first, second):
         try:
             return Structure(read_split(first, second))
         except InputError as error:
@@ -67,10 +67,6 @@ def structure(first: Artifact, second: Artifact) -> Structure:
             f"the two were optimized by onnxruntime {releases[0]} and {releases[1]}, which may make different programs of one source"
         )
     return replace(found, difference=found.difference + (f" ({note})" if note else ""))
-
-
-def _joins(proto: Any) -> int:
-    return sum(node.op_type == "Concat" for node in proto.graph.node)
 
 
 def _parsed(data: bytes) -> Any:

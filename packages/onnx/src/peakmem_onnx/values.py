@@ -16,6 +16,7 @@ from peakmem_onnx.feeds import write_feeds
 from peakmem_onnx.graph import Graph
 from peakmem_onnx.protos import import_onnx
 from peakmem_onnx.runtime import ask, scratch
+from peakmem_onnx.splitcheck import in_bands, split_numbers
 
 AT_ONCE = 256 << 20
 """Bytes of values that one session gives; a larger value goes alone."""
@@ -115,12 +116,13 @@ def _inside(graph: Graph) -> int:
 
 def _pairs(first: Artifact, second: Artifact) -> list[tuple[str, str]]:
     """Values of the first and of the second file that are the same ones, in the order of the second's nodes."""
-    known = {first.value_numbers[name]: name for name in (*first.graph.outputs, *_intermediate(first))}
+    left, right = split_numbers(first, second) if in_bands(first, second) else (first.value_numbers, second.value_numbers)
+    known = {left[name]: name for name in (*first.graph.outputs, *_intermediate(first)) if name in left}
     facts = second.facts.values[()]
     return [
-        (known[second.value_numbers[name]], name)
+        (known[right[name]], name)
         for name in _intermediate(second)
-        if second.value_numbers[name] in known and facts[name].element in _NUMPY
+        if right.get(name) in known and facts[name].element in _NUMPY
     ]
 
 

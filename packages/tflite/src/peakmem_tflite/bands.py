@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from peakmem.frontends.splitting import Axis, RowMap, Rule, Split, Splittable
-from peakmem.model import Program
+from peakmem.model import Overlay, Program
 from peakmem.transform.split.maps import Free, Magnify, Pad, Same, Scatter, Shrink, Window
 
 from peakmem_tflite.build import buffer_names
@@ -20,6 +20,7 @@ from peakmem_tflite.enlarge import operator_tables
 from peakmem_tflite.flatbuffer import Flat, Table
 from peakmem_tflite.graph import Graph, Operator, Subgraph, Tensor
 from peakmem_tflite.macs import macs
+from peakmem_tflite.overlays import Permit, kernel_permits
 from peakmem_tflite.scratch import rounded
 from peakmem_tflite.targets import Target, requests
 
@@ -68,9 +69,12 @@ class TfliteBands(Splittable):
     most_joined = 10
     overhead = 224  # of the arena's tail on 32-bit devices: an operator, its tensors and their part of the planner's lists
 
-    def __init__(self, graph: Graph, program: Program, kernels: Target, joined: Callable[[Split], Program] | None = None) -> None:
-        """``joined``: what a split makes, where bands may lie in their join."""
+    def __init__(
+        self, graph: Graph, program: Program, kernels: Target, joined: Callable[[Split], Program] | None = None, permitted: Permit | None = None
+    ) -> None:
+        """``joined``: what a split makes, where bands may lie in their join. ``permitted``: what may lie on dying inputs."""
         self.joined, self.in_place = joined, joined is not None
+        self.permitted = permitted
         self.graph = graph
         self.program = program
         self.kernels = kernels
@@ -100,7 +104,25 @@ class TfliteBands(Splittable):
         return self.graph.data[at : at + count]
 
     def in_memory(self, split: Split) -> Program:
-        return split.program if self.joined is None else self.joined(split)
+        if self.joined is not None:
+            return self.joined(split)
+        made = split.program
+        statements = tuple(replace(s, overlay=self._overlay(split, k)) for k, s in enumerate(made.statements))
+        return replace(made, statements=statements) if any(s.overlay for s in statements) else made
+
+    def _overlay(self, split: Split, k: int) -> Overlay | None:
+        """What one step of a split program may write on its inputs, as `peakmem_tflite.overlays` will find in the file."""
+        step, buffers = split.steps[k], split.program.buffers
+        if self.permitted is None or step.statement < 0 or len(step.writes) != 1 or buffers[step.writes[0]].kind == "input":
+            return None
+        op, original = self.main.operators[step.statement], self.program.statements[step.statement]
+        size = buffers[step.writes[0]].size
+        found = [
+            b for old, b in zip(original.reads, step.reads)
+            if buffers[b].kind == "intermediate" and not buffers[b].pinned and buffers[b].size == size
+            and kernel_permits(self.main, op, self.tensor_of[old], op.outputs[0], self.permitted.foreign)
+        ]  # fmt: skip
+        return Overlay(step.writes[0], tuple(dict.fromkeys(found))) if found else None
 
     def extent(self, buffer: int, axis: Axis) -> int:
         return self._extents[axis][buffer]

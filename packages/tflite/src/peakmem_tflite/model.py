@@ -429,7 +429,7 @@ class TfliteModel(Model):
         if not isinstance(self.kernels, str):
             raise Refused(f"scratch is known from {self.kernels.name} for the operators of this file, and a split file has others; name kernels with --target")
         joined = self.permitted is not None and self.permitted.joins
-        return TfliteBands(self.graph, self.plain, self.kernels, (lambda split: self.apply_split(split).program) if joined else None)
+        return TfliteBands(self.graph, self.plain, self.kernels, (lambda split: self.apply_split(split).program) if joined else None, self.permitted)
 
     def apply_split(self, split: Split) -> TfliteModel:
         """The file split, its operators in the given order of the split program, no plan; see `peakmem_tflite.splitwrite`."""

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from peakmem_tflite.devicelog import DeviceLog
 from peakmem_tflite.targets import ScratchFile
 
+
+def only_where_a_wheel_is(python: tuple[int, ...], line: str) -> str:
+    """The line that installs tflite-runtime, told to be in vain where there is no wheel of it."""
+    return line if python < (3, 12) else f"on Python 3.11, for which alone there is a wheel: {line}"
+
+
 RUNTIMES = {
     "tflm": ("tflite-micro", "pip install 'peakmem-tflite[tflm]'"),
-    "tflite-runtime": ("tflite-runtime", "pip install 'peakmem-tflite[tflite-runtime]'"),
+    "tflite-runtime": ("tflite-runtime", only_where_a_wheel_is(tuple(sys.version_info[:2]), "pip install 'peakmem-tflite[tflite-runtime]'")),
     "litert": ("ai-edge-litert", "pip install 'peakmem-tflite[litert]'"),
 }
 """Runtime -> distribution that carries it, and the line that installs it."""

@@ -9,6 +9,7 @@ import typer
 from peakmem.model import UsageError
 
 from peakmem_cli.common import Force, FrontendName, FrontendOptions, Json, NoMeasure, Quiet, TimeLimit, size
+from peakmem_cli.files import STDIN
 
 
 def command(
@@ -16,7 +17,7 @@ def command(
         list[Path],
         typer.Argument(
             metavar="PLAN.csv | MODEL MODEL...",
-            help="A table with a row for each item: id,lower,upper,size (resident while lower <= step < upper). "
+            help="A table with a row for each item: id,lower,upper,size (resident while lower <= step < upper), - for standard input. "
             "Or two models or more, in the order in which they are set up.",
         ),
     ],
@@ -54,7 +55,7 @@ def command(
     from peakmem_cli.screen import Screen
 
     screen = Screen(as_json=json, quiet=quiet)
-    table = len(files) == 1 and files[0].suffix.lower() == ".csv"
+    table = len(files) == 1 and (files[0].suffix.lower() == ".csv" or str(files[0]) == STDIN)
     # An output that is asked for and never written would be missed only later.
     idle = (
         {"--snippet-out": snippet_out, "--frontend": frontend, **{f"--{key.replace('_', '-')}": value for key, value in options.items()}}

@@ -18,9 +18,9 @@ from peakmem_cli.common import (
     Quiet,
     RequireOptimal,
     TimeLimit,
-    check_outputs,
     limit,
 )
+from peakmem_cli.files import check_outputs, load
 
 
 def command(
@@ -58,7 +58,7 @@ def command(
 
     screen = Screen(as_json=json, quiet=quiet)
     check_outputs(model, output, program_out, force=force)
-    source = peakmem.load(model, frontend=frontend, **options)
+    source = load(model, frontend, options)
     with screen.progress(limit(time_limit)) as progress:
         ordering = peakmem.certify(source, time_limit=limit(time_limit), effort=effort, progress=progress)
     screen.result_is_there()

@@ -22,17 +22,20 @@ def command(
 
     MODEL is the artifact itself or the program written by `certify --program-out`.
     """
-    import peakmem
+    from peakmem.model import UsageError
     from peakmem.proof import check
     from peakmem.system.sizes import human
     from peakmem_check.jsonfile import parse_json, read_json
 
+    from peakmem_cli.files import STDIN, load
     from peakmem_cli.screen import Screen
     from peakmem_cli.streams import standard_input
 
     screen = Screen(as_json=json, quiet=quiet)
-    source = peakmem.load(model, frontend=frontend, **options)
-    document = parse_json(standard_input(), "standard input") if str(certificate) == "-" else read_json(certificate)
+    if str(model) == str(certificate) == STDIN:
+        raise UsageError("-: standard input holds one file; name the model or the certificate")
+    source = load(model, frontend, options)
+    document = parse_json(standard_input(), "standard input") if str(certificate) == STDIN else read_json(certificate)
     check(source.program, document)
     peak, bound = document["peak"], document["lower_bound"]
     artifact = document.get("artifact")

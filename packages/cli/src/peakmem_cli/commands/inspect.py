@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from peakmem_cli.common import FrontendName, FrontendOptions, Json, ModelFile, NoMeasure, Quiet, TimeLimit, limit
+
+if TYPE_CHECKING:
+    from peakmem.frontends import Inspection
+
+    from peakmem_cli.screen import Screen
 
 
 def command(
@@ -16,14 +24,21 @@ def command(
 ) -> int:
     """Show the memory that MODEL needs as it is: its peak, what is live there, and a lower bound for any order."""
     import peakmem
+    from peakmem.frontends import complete_options, get_frontend, recognise
     from peakmem.model import cost_report, timeline
     from peakmem.system.sizes import human
 
     from peakmem_cli import words
+    from peakmem_cli.files import load, on_disk
     from peakmem_cli.screen import Screen
 
     screen = Screen(as_json=json, quiet=quiet)
-    source = peakmem.load(model, frontend=frontend, **options)
+    file = on_disk(model)
+    chosen = get_frontend(frontend) if frontend else recognise(file)
+    record = chosen.inspect(file, complete_options(chosen, options))
+    if record is not None:
+        return show(record, chosen.name, model, screen)
+    source = load(model, chosen.name, options)
     program = source.program
     line = timeline(program)
     with screen.progress(limit(time_limit)) as progress:
@@ -83,4 +98,25 @@ def command(
         if costs.macs:
             screen.line(f"{costs.macs:,} MACs")
         screen.lines([*source.notes, *seen], indent="note: ")
+    return 0
+
+
+def show(record: Inspection, frontend: str, path: Path, screen: Screen) -> int:
+    """A record of what ran, which has no order to find."""
+    screen.document(
+        {
+            "schema": "peakmem.recording/1",
+            "frontend": frontend,
+            "input": str(path),
+            "digest": record.digest,
+            "notes": list(record.notes),
+            frontend: record.document,
+        }
+    )
+    screen.answer(record.answer)
+    if screen.talks:
+        screen.lines(record.lines)
+        for table in record.tables:
+            screen.table(*table)
+        screen.lines(record.notes, indent="note: ")
     return 0

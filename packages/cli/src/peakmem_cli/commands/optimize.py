@@ -21,13 +21,16 @@ from peakmem_cli.common import (
     Quiet,
     RequireOptimal,
     TimeLimit,
-    check_outputs,
     limit,
     measuring,
     named,
 )
+from peakmem_cli.files import check_outputs, load
 from peakmem_cli.pages import Page, check_page, write_page
 from peakmem_cli.reruns import Cap, MaxExtraMacs, Reruns, TargetPeak, Threshold
+
+C_SOURCES = (".c", ".cc", ".cpp", ".cxx")
+"""Ends of a name that say in which language the array is: the first one C, the others C++."""
 
 
 def command(
@@ -86,6 +89,8 @@ def command(
     from peakmem_cli.screen import Screen
 
     check_page(report)
+    if c_array is not None and c_array.suffix not in C_SOURCES:
+        raise UsageError(f"--c-array: {c_array} is no C source; name a file that ends in {', '.join(C_SOURCES)}")
     wanted = Reruns(target_peak, max_extra_macs, cap, tuple(threshold or ()))
     if wanted.given and not recompute:
         raise UsageError("--target-peak, --max-extra-macs, --cap and --threshold need --recompute")
@@ -125,7 +130,7 @@ def command(
         return tell(found, wanted, screen, output, {output: written is not None, report: True})
     check_outputs(model, output, certificate_out, snippet_out, c_array, report, force=force)
     measure = measuring(no_measure, frontend, options)
-    source = peakmem.load(model, frontend=frontend, **options)
+    source = load(model, frontend, options)
     wants_text = snippet or snippet_out is not None
     if wants_text and type(source).snippet is peakmem.Model.snippet:
         raise UsageError(f"--snippet: frontend {source.frontend!r} has no snippet to print")

@@ -20,10 +20,10 @@ from peakmem_cli.common import (
     NoMeasure,
     Quiet,
     TimeLimit,
-    check_outputs,
     limit,
     measuring,
 )
+from peakmem_cli.files import check_outputs, load
 from peakmem_cli.reruns import Cap, MaxExtraMacs, Reruns, TargetPeak, Threshold
 from peakmem_cli.screen import Screen, shorten
 
@@ -96,11 +96,10 @@ def look(
     screen: Screen,
 ) -> Recomputation:
     """Read the model and plan; a result is there when this returns."""
-    import peakmem
 
     _ = wanted.thresholds  # refused before any work is done
     measure = measuring(no_measure, frontend, options)
-    source = peakmem.load(model, frontend=frontend, **options)
+    source = load(model, frontend, options)
     with screen.progress(limit(time_limit)) as progress:
         found = wanted.look(source, time_limit=limit(time_limit), measure=measure, progress=progress)
     screen.result_is_there()

@@ -15,11 +15,11 @@ from peakmem_cli.common import (
     NoMeasure,
     Quiet,
     TimeLimit,
-    check_outputs,
     limit,
     measuring,
     named,
 )
+from peakmem_cli.files import check_outputs, load, on_disk
 from peakmem_cli.pages import check_page, write_page
 from peakmem_cli.reruns import Cap, MaxExtraMacs, Reruns, TargetPeak, Threshold
 
@@ -34,6 +34,10 @@ def command(
     optimized: Annotated[
         Path | None,
         typer.Argument(metavar="OPTIMIZED", help="What optimize wrote: compare these two instead of optimizing MODEL."),
+    ] = None,
+    also: Annotated[
+        list[Path] | None,
+        typer.Option("--also", metavar="MODEL", help="A further model in the same page, optimized in memory; repeatable."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE.html", help="Where the page goes.")
@@ -62,6 +66,7 @@ def command(
     The page is one HTML file that loads nothing from elsewhere. MODEL is optimized in memory; nothing else is written.
     """
     import peakmem
+    from peakmem.frontends import recognise
     from peakmem.model import Refused, UsageError
     from peakmem.report.words import answer, recomputed
 
@@ -76,17 +81,21 @@ def command(
         raise UsageError("--recompute: goes with one file; two are compared as they are")
     figures = [_figure(text) for text in figure or []]
     screen = Screen(quiet=quiet)
-    for source_file in (model, optimized) if optimized is not None else (model,):
+    if also and (output is None or figure):
+        raise UsageError("--also: is for the page; give -o FILE.html and no --figure")
+    for source_file in (model, *([optimized] if optimized is not None else []), *(also or ())):
         check_outputs(source_file, output, *(path for _, path in figures), force=force)
     check_page(output)
     settings = named(options, time_limit, no_measure)
     measure = measuring(no_measure, frontend, options)
-    source = peakmem.load(model, frontend=frontend, **options)
+    source = load(model, frontend, options)
+    # Options are those of one frontend; a model that another one reads has none.
+    others = [load(path, None, options if (options and recognise(on_disk(path)).name == source.frontend) else {}) for path in also or ()]
     found: Result | Recomputation | Pair
     if optimized is not None:
         from peakmem.report import compare
 
-        other = peakmem.load(optimized, frontend=source.frontend, **options)
+        other = load(optimized, source.frontend, options)
         with screen.progress(limit(time_limit)) as progress:
             found = compare(source, other, time_limit=limit(time_limit), measure=measure, progress=progress)
         line, check = found.answer, found.result.verification
@@ -99,13 +108,20 @@ def command(
         with screen.progress(limit(time_limit)) as progress:
             found = peakmem.optimize(source, time_limit=limit(time_limit), measure=measure, progress=progress)
         line, check = answer(found), found.verification
+    further = []
+    for other_model in others:
+        with screen.progress(limit(time_limit)) as progress:
+            further.append(peakmem.optimize(other_model, time_limit=limit(time_limit), measure=measure, progress=progress))
     screen.result_is_there()
-    missing = write_page(found, output, figures, settings=settings, source=model, force=force)
+    missing = write_page(found, output, figures, settings=settings, source=model, force=force, also=further)
     screen.answer(line)
+    for file, other_result in zip(also or (), further):
+        screen.answer(f"{file.name}: {answer(other_result)}")
     for path in (output, *(path for _, path in figures)):
         if path is not None and path not in missing:
             screen.line(f"wrote {path}")
-    failures = [*(check.failures if check is not None else ()), *(f"{path}: not written: {e}" for path, e in missing.items())]
+    checks = [check, *(r.verification for r in further)]
+    failures = [*(f for c in checks if c is not None for f in c.failures), *(f"{path}: not written: {e}" for path, e in missing.items())]
     return screen.verdict(Refused("; ".join(failures))) if failures else 0
 
 

@@ -17,12 +17,12 @@ from peakmem_cli.common import (
     NoMeasure,
     Quiet,
     TimeLimit,
-    check_outputs,
     limit,
     measuring,
     named,
     size,
 )
+from peakmem_cli.files import check_outputs, load
 from peakmem_cli.pages import Page, check_page, write_page
 from peakmem_cli.screen import Screen, shorten
 
@@ -53,7 +53,7 @@ def command(
     ] = "peak",
     region: Annotated[
         list[str] | None,
-        typer.Option("--region", metavar="A..B", help="Split operators A to B and search nothing; A..B:channels cuts channels; repeatable."),
+        typer.Option("--region", metavar="A..B", help="Split operators A to B and search nothing; A..B:channels cuts channels, A..B:kept keeps halos; repeatable."),
     ] = None,
     bands: Annotated[
         list[int] | None, typer.Option("--bands", metavar="N", help="In how many bands: once, or once for each --region.")
@@ -108,10 +108,10 @@ def regions(texts: list[str], bands: list[int]) -> list[Region]:
         raise UsageError(f"--bands: give it once, or once for each of the {len(texts)} regions")
     found = []
     for k, text in enumerate(texts):
-        span, colon, axis = text.partition(":")
-        if colon and axis not in ("rows", "channels"):
-            raise UsageError(f"--region: {text!r} is cut along {axis!r}; there are rows and channels")
-        found.append(by_hand(span, bands[k if len(bands) > 1 else 0], "channels" if axis == "channels" else "rows"))
+        span, colon, way = text.partition(":")
+        if colon and way not in ("rows", "channels", "kept"):
+            raise UsageError(f"--region: {text!r} is cut along {way!r}; there are rows and channels, and kept for rows whose halos are kept")
+        found.append(by_hand(span, bands[k if len(bands) > 1 else 0], "channels" if way == "channels" else "rows", kept=way == "kept"))
     return found
 
 
@@ -124,7 +124,7 @@ def look(
     import peakmem
 
     measure = measuring(no_measure, frontend, options)
-    source = peakmem.load(model, frontend=frontend, **options)
+    source = load(model, frontend, options)
     with screen.progress(limit(time_limit)) as progress:
         found = peakmem.split(
             source, max_extra_macs=max_extra_macs, target_peak=target_peak, objective=objective, regions=wanted or None,
@@ -212,8 +212,13 @@ def rows(found: Splitting) -> list[tuple[str, ...]]:
             f"{p.extra_macs:,}",
             share(p.extra_macs, found.macs),
             str(statements + p.added),
-            ", ".join(f"{r.first}..{r.last} in {r.bands}" + (" (channels)" if r.axis == "channels" else "") for r in p.regions),
+            ", ".join(f"{r.first}..{r.last} in {r.bands}" + way(r) for r in p.regions),
         )
         for p in found.search.points[-LISTED:]
         if p.peak < top
     ]
+
+
+def way(region: Region) -> str:
+    """Along which axis a region is cut, and what of its halo, where that is not the usual."""
+    return " (channels)" if region.axis == "channels" else " (kept)" if region.kept else ""

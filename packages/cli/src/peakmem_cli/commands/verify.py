@@ -35,12 +35,13 @@ def command(
     from peakmem.system.sizes import human
 
     from peakmem_cli import words
+    from peakmem_cli.files import load
     from peakmem_cli.screen import Screen
 
     screen = Screen(as_json=json, quiet=quiet)
     measuring(False, frontend, options)
-    first = peakmem.load(original, frontend=frontend, **options)
-    second = peakmem.load(optimized, frontend=frontend or first.frontend, **options)
+    first = load(original, frontend, options)
+    second = load(optimized, frontend or first.frontend, options)
     with screen.progress() as progress:
         result = peakmem.verify(first, second, outputs_only=outputs_only, progress=progress)
     screen.result_is_there()

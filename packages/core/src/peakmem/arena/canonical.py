@@ -18,8 +18,8 @@ to place items in such *canonical* sequences, each at its *least offset* now, de
    smallest such neighbour above the present offset; without one it has no place.
 6. *Parts*: where the items still to be placed fall apart in time, each part is solved by itself.
 
-Budgets are counted in nodes, so an answer depends on nothing else. This module is the specification; `canonical.c` is the
-same search, some hundred times faster, and is used where a compiler is found.
+Budgets are counted in nodes, so an answer depends on nothing else. This module is the specification; `canonical.c` of
+peakmem-native is the same search, some fifty times faster, and is used where that is installed.
 """
 
 from __future__ import annotations
@@ -29,21 +29,23 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from peakmem.arena.items import Item, overlaps
-from peakmem.model import RuntimeMissing
-from peakmem.system.native import build_library
+from peakmem.system import compiled
+
+Items = npt.NDArray[np.intp]
 
 Answer = Literal["refuted", "found", "open"]
 
 PREORDERS = (
-    (False, lambda item: (-_width(item), -item.size)),
-    (True, lambda item: (-_width(item) * item.size, -_width(item))),
     (True, lambda item: (-_width(item), -item.size)),
+    (True, lambda item: (-_width(item) * item.size, -_width(item))),
     (True, lambda item: (-_width(item), 0)),
+    (False, lambda item: (-_width(item), -item.size)),
 )
 """Whether items of the fullest sections come first, and what decides then: long lives and large areas."""
 
@@ -126,7 +128,7 @@ def _part(items: Sequence[Item], members: Sequence[int]) -> Part:
 
 
 def search(
-    part: Part, preorder: int, capacity: int, nodes: int, stop: Callable[[], bool] = lambda: False, native: bool = True
+    part: Part, preorder: int, capacity: int, nodes: int, stop: Callable[[], bool] = lambda: False
 ) -> tuple[Answer, tuple[int, ...], int]:
     """Place the items of one part within a capacity.
 
@@ -141,8 +143,6 @@ def search(
         Nodes that may be opened.
     stop : callable
         Asked now and then; true ends the search as if the nodes were used up.
-    native : bool
-        Whether the compiled search is used if there is one.
 
     Returns
     -------
@@ -153,11 +153,12 @@ def search(
     left : int
         Nodes that were not opened.
     """
-    if native and sum(part.size) < _LARGEST and capacity < _LARGEST and kernel() is not None:
-        return _search_native(part, preorder, capacity, nodes, stop)
+    kernel = _kernel()
+    if kernel is not None and sum(part.size) < _LARGEST and capacity < _LARGEST:
+        return _search_native(kernel, part, preorder, capacity, nodes, stop)
     run = _Search(part, preorder, capacity, nodes, stop)
     with _deep_enough(4 * len(part.size)):
-        answer = run.part(list(range(len(part.size))), 0)
+        answer = run.part(np.arange(len(part.size)), 0)
     return answer, tuple(run.offsets) if answer == "found" else (), run.nodes
 
 
@@ -173,98 +174,96 @@ def _deep_enough(frames: int) -> Iterator[None]:
 
 
 class _Search:
-    """The state that nodes share. Lists of items hold pairs: the place in the part's preorder, and the item."""
+    """The state that nodes share; items of a list stand in their part's preorder, ``place`` tells where each stood there."""
 
     def __init__(self, part: Part, preorder: int, capacity: int, nodes: int, stop: Callable[[], bool]) -> None:
+        n, whole = len(part.size), sum(part.size)
+        kind = np.dtype(np.int64 if max(whole, capacity) < _LARGEST else object)
         self.p = part
         self.by_total, self.rank = PREORDERS[preorder][0], part.ranks[preorder]
         self.capacity, self.nodes, self.stop = capacity, nodes, stop
-        self.least = [0] * len(part.size)
-        self.offsets = [0] * len(part.size)
-        self.placed = [False] * len(part.size)
+        self.never = 2 * (whole + capacity) + 1
+        self.size, self.least = np.array(part.size, kind), np.zeros(n, kind)
+        self.begin, self.end = np.array(part.begin), np.array(part.end)
+        sections = np.arange(part.sections)
+        self.resident = (self.begin[:, None] <= sections) & (sections < self.end[:, None])
+        self.near = [np.array(near, np.intp) for near in part.near]
+        self.total = np.where(self.resident, self.size[:, None], 0).sum(0)  # of each section, what is not placed
+        self.place = np.zeros(n, np.intp)
+        self.placed = bytearray(n)
+        self.is_placed = np.frombuffer(self.placed, np.bool_)
+        self.offsets = [0] * n
 
-    def part(self, members: list[int], offset: int) -> Answer:
+    def part(self, members: Items, offset: int) -> Answer:
         """Place a part above ``offset``, in a preorder of its own."""
-        p = self.p
-        total = dict.fromkeys(range(p.sections), 0)
-        for u in members:
-            for t in range(p.begin[u], p.end[u]):
-                total[t] += p.size[u]
+        p, total = self.p, self.total
 
         def key(u: int) -> tuple[int, int]:
-            return (-max(total[t] for t in range(p.begin[u], p.end[u])) if self.by_total else 0, self.rank[u])
+            return (-max(total[p.begin[u] : p.end[u]]) if self.by_total else 0, self.rank[u])
 
-        return self.node(list(enumerate(sorted(members, key=key))), offset, -1)
+        ordered = np.array(sorted(members.tolist(), key=key), np.intp)
+        before = self.place[ordered]
+        self.place[ordered] = np.arange(len(ordered))
+        window = slice(int(self.begin[ordered].min()), int(self.end[ordered].max()))
+        answer = self.node(ordered, window, offset, -1)
+        self.place[ordered] = before
+        return answer
 
-    def split(self, rest: list[tuple[int, int]], offset: int, last: int) -> Answer:
+    def split(self, rest: Items, offset: int, last: int) -> Answer:
         """Go on with what remains, part by part."""
-        p = self.p
-        found: list[tuple[int, set[int]]] = []  # the end of a part so far, and its items
-        for _, u in sorted(rest, key=lambda entry: p.begin[entry[1]]):
-            if found and p.begin[u] < found[-1][0]:
-                found[-1] = (max(found[-1][0], p.end[u]), found[-1][1] | {u})
-            else:
-                found.append((p.end[u], {u}))
-        if len(found) == 1:
-            return self.node(rest, offset, last)
-        for _, members in found:
-            answer = self.part([u for _, u in rest if u in members], offset)
+        by_time = rest[np.argsort(self.begin[rest], kind="stable")]
+        begin, end = self.begin[by_time], np.maximum.accumulate(self.end[by_time])
+        gaps = (begin[1:] >= end[:-1]).nonzero()[0] + 1
+        if not gaps.size:
+            return self.node(rest, slice(int(begin[0]), int(end[-1])), offset, last)
+        for members in np.split(by_time, gaps):
+            answer = self.part(members, offset)
             if answer != "found":
                 return answer
         return "found"
 
-    def node(self, entries: list[tuple[int, int]], offset: int, last: int) -> Answer:
+    def node(self, items: Items, window: slice, offset: int, last: int) -> Answer:
         """Place one item, then the rest; ``offset`` and ``last`` (place in the preorder) are those of the item before."""
-        p, least, placed = self.p, self.least, self.placed
         if self.nodes <= 0 or (self.nodes % _PULSE == 0 and self.stop()):
             return "open"
         self.nodes -= 1
-        choices = []
-        floor: dict[int, int] = {}
-        total: dict[int, int] = {}
-        for entry in entries:
-            place, u = entry
-            low = least[u]
-            if (low, place) < (offset, last):
-                support = next((j for j in p.near[u] if not placed[j]), None)
-                if support is None:
-                    return "refuted"
-                low = max(low, offset + p.size[support])
-            else:
-                choices.append(entry)
-            for t in range(p.begin[u], p.end[u]):
-                total[t] = total.get(t, 0) + p.size[u]
-                floor[t] = min(floor.get(t, low), low)
-        if any(floor[t] + total[t] > self.capacity for t in total):
+        p, placed, places = self.p, self.placed, self.place[items]
+        least = self.least[items]
+        low = least.copy()
+        passed = (low < offset) | ((low == offset) & (places < last))
+        for k in passed.nonzero()[0].tolist():
+            support = next((j for j in p.near[items[k]] if not placed[j]), None)
+            if support is None:
+                return "refuted"
+            low[k] = max(low[k], offset + p.size[support])
+        floor = np.where(self.resident[items, window], low[:, None], self.never).min(0)
+        if ((floor < self.never) & (floor > self.capacity - self.total[window])).any():
             return "refuted"
-        height = min(least[u] + p.size[u] for _, u in entries)
-        for entry in sorted((e for e in choices if least[e[1]] < height), key=lambda e: (least[e[1]], e[0])):
-            place, x = entry
-            at = least[x]
-            open_near = [u for u in p.near[x] if not placed[u]]
-            before = [(u, least[u]) for u in open_near]
+        height = (least + self.size[items]).min()
+        choices = (~passed & (least < height)).nonzero()[0]
+        for k in choices[np.argsort(least[choices], kind="stable")].tolist():
+            x, at = int(items[k]), int(least[k])
+            near = self.near[x]
+            near = near[~self.is_placed[near]]
+            before, span = self.least[near], slice(p.begin[x], p.end[x])
             placed[x] = True
-            for u in open_near:
-                least[u] = max(least[u], at + p.size[x])
-            answer = self.split([e for e in entries if e is not entry], at, place) if len(entries) > 1 else "found"
-            for u, low in before:
-                least[u] = low
+            self.least[near] = np.maximum(before, at + p.size[x])
+            self.total[span] -= p.size[x]
+            others = np.concatenate((items[:k], items[k + 1 :]))
+            answer: Answer = self.split(others, at, int(places[k])) if others.size else "found"
+            self.least[near] = before
+            self.total[span] += p.size[x]
             placed[x] = False
             if answer == "found":
                 self.offsets[x] = at
-            if answer != "refuted" or not open_near:
+            if answer != "refuted" or not near.size:
                 return answer
         return "refuted"
 
 
-@cache
-def kernel() -> Any | None:
-    """The compiled search, or None where no compiler is found."""
-    try:
-        library = ctypes.CDLL(str(build_library(Path(__file__).with_name("canonical.c"), ("-O2",))))
-    except (RuntimeMissing, OSError):
-        return None
-    return library.canonical_search
+def _kernel() -> Any | None:
+    library = compiled.library()
+    return None if library is None else library.peakmem_canonical_search
 
 
 _STOP = ctypes.CFUNCTYPE(ctypes.c_int)
@@ -272,7 +271,7 @@ _ANSWERS: tuple[Answer, ...] = ("refuted", "found", "open")
 
 
 def _search_native(
-    part: Part, preorder: int, capacity: int, nodes: int, stop: Callable[[], bool]
+    run: Any, part: Part, preorder: int, capacity: int, nodes: int, stop: Callable[[], bool]
 ) -> tuple[Answer, tuple[int, ...], int]:
     n = len(part.size)
     raised: list[BaseException] = []
@@ -291,8 +290,6 @@ def _search_native(
     for near in part.near:
         first_near.append(first_near[-1] + len(near))
     left, offsets = ctypes.c_int64(nodes), (ctypes.c_int64 * n)()
-    run = kernel()
-    assert run is not None
     code = run(
         ctypes.c_int64(n),
         ctypes.c_int64(part.sections),

@@ -6,9 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from peakmem.model import InputError
+
+MOST_MATCHED = 12
+"""Items dying at one step, or born there, of which every subset is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +88,26 @@ def liveness_peak(items: Sequence[Item], may_share: Sequence[tuple[int, int]] = 
 
 
 def _saved(items: Sequence[Item], pairs: Sequence[tuple[int, int]]) -> int:
-    """The most bytes that pairs meeting at one step can save together."""
+    """The most bytes that pairs meeting at one step can save together; no less than that beyond `MOST_MATCHED`."""
     gains = [min(items[a].size, items[o].size) for a, o in pairs]
     if len({a for a, _ in pairs}) == 1 or len({o for _, o in pairs}) == 1:
         return max(gains)
-    import networkx as nx
-
-    graph: Any = nx.Graph()
-    for (a, o), gain in zip(pairs, gains):
-        graph.add_edge(a, o, weight=gain)
-    return sum(graph.edges[edge]["weight"] for edge in nx.max_weight_matching(graph))
+    # A matching of the dying with the born. Statements that overlay have few of either, so subsets of the fewer are tabled.
+    few, many = (0, 1) if len({a for a, _ in pairs}) <= len({o for _, o in pairs}) else (1, 0)
+    rows: dict[int, dict[int, int]] = {}
+    for pair, gain in zip(pairs, gains):
+        rows.setdefault(pair[many], {})[pair[few]] = gain
+    columns = {i: 1 << k for k, i in enumerate(sorted({pair[few] for pair in pairs}))}
+    if len(columns) > MOST_MATCHED:
+        return sum(max(row.get(i, 0) for row in rows.values()) for i in columns)
+    best = {0: 0}
+    for row in rows.values():
+        for used, saved in list(best.items()):
+            for i, gain in row.items():
+                if not used & columns[i]:
+                    then = used | columns[i]
+                    best[then] = max(best.get(then, 0), saved + gain)
+    return max(best.values())
 
 
 def sharing(items: Sequence[Item], may_share: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

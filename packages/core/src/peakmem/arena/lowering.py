@@ -13,7 +13,7 @@ class Lowering:
     """A search that can be continued: what a budget of nodes finds, a larger one finds as well.
 
     Each round tries every preorder at the goal, then halfway between it and the best placement for as long as that
-    succeeds; the next round allows each attempt twice the nodes. A preorder that suits the items needs few of them, so
+    succeeds; the next round allows each attempt four times the nodes. A preorder that suits the items needs few of them, so
     short attempts come first.
 
     Parameters
@@ -25,8 +25,6 @@ class Lowering:
         Bytes with which one is content; the goal is this, or the bound if that is more.
     stop : callable
         Asked now and then; true ends the search.
-    native : bool
-        Whether the compiled search is used if there is one; the results are the same.
 
     Attributes
     ----------
@@ -42,10 +40,9 @@ class Lowering:
         start: Placement,
         enough: int = 0,
         stop: Callable[[], bool] = lambda: False,
-        native: bool = True,
     ) -> None:
         self.best = start
-        self._items, self._enough, self._stop, self._native = items, enough, stop, native
+        self._items, self._enough, self._stop = items, enough, stop
         self._unit = unit_of(items)
         self._parts = parts(items)
         self.work = sum(end - begin for part in self._parts for begin, end in zip(part.begin, part.end))
@@ -77,14 +74,14 @@ class Lowering:
                 middle = (self._goal + size) // 2 // self._unit * self._unit
                 if middle > self._goal:
                     yield from self._attempt(middle, limit)
-            limit *= 2
+            limit *= 4
 
     def _attempt(self, capacity: int, limit: int) -> Iterator[int]:
         """Try all preorders at one capacity until it is reached or refuted."""
         for preorder in range(len(PREORDERS)):
             offsets, left = [0] * len(self._items), limit
             for part in self._parts:
-                answer, own, left = search(part, preorder, capacity, left, self._stop, self._native)
+                answer, own, left = search(part, preorder, capacity, left, self._stop)
                 if answer != "found":
                     break
                 for i, offset in zip(part.members, own):

@@ -23,11 +23,14 @@ class Spread:
         Byte offset of each item from the start of its memory.
     sizes : tuple of int
         Bytes used of each memory.
+    interrupted : bool
+        Whether Ctrl-C ended the search; what was left then was placed with no effort.
     """
 
     memory: tuple[int, ...]
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
+    interrupted: bool = False
 
 
 def spread(
@@ -71,6 +74,7 @@ def spread(
     hottest = heat if heat is not None else [0.0] * len(items)
     left = sorted(units, key=lambda unit: (-max(hottest[i] for i in unit), min(unit)))
     pairs = sharing(items, may_share)
+    interrupted = False
     memory, offsets, sizes = [-1] * len(items), [0] * len(items), []
 
     def instance(chosen: Sequence[tuple[int, ...]]) -> tuple[list[int], list[Item], list[tuple[int, int]], list[list[int]]]:
@@ -80,16 +84,25 @@ def spread(
         return numbers, [items[i] for i in numbers], inside, [[at[i] for i in unit] for unit in chosen if len(unit) > 1]
 
     def place(chosen: Sequence[tuple[int, ...]], capacity: int, effort: float) -> tuple[list[int], Placement]:
+        nonlocal interrupted
         numbers, own, inside, groups = instance(chosen)
-        return numbers, plan(
-            own,
-            alignment=alignment,
-            may_share=inside,
-            contiguous=groups,
-            enough=capacity,
-            deadline=deadline,
-            effort=effort,
-        )
+        best: list[Placement] = []
+        try:
+            return numbers, plan(
+                own,
+                alignment=alignment,
+                may_share=inside,
+                contiguous=groups,
+                enough=capacity,
+                deadline=deadline,
+                effort=0.0 if interrupted else effort,
+                found=best.append,
+            )
+        except KeyboardInterrupt:
+            if interrupted or not best:
+                raise
+            interrupted = True
+            return numbers, best[-1]
 
     for m, capacity in enumerate(capacities):
         chosen: list[tuple[int, ...]] = []
@@ -100,7 +113,7 @@ def spread(
         while placement.size > capacity:
             out = {i for i, o in zip(numbers, placement.offsets) if o + items[i].size > capacity}
             chosen.remove(next(unit for unit in reversed(chosen) if out.intersection(unit)))
-            late = deadline is not None and time.monotonic() >= deadline
+            late = interrupted or (deadline is not None and time.monotonic() >= deadline)
             numbers, placement = place(chosen, capacity, 0.0 if late else min(effort, *NODES))
         for i, offset in zip(numbers, placement.offsets):
             memory[i], offsets[i] = m, offset
@@ -110,4 +123,4 @@ def spread(
     if left:
         first = items[left[0][0]].name
         raise Refused(f"{len(left)} items, {first!r} the first of them, found no place in {len(capacities)} memories")
-    return Spread(tuple(memory), tuple(offsets), tuple(sizes))
+    return Spread(tuple(memory), tuple(offsets), tuple(sizes), interrupted)

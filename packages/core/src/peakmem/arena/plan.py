@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from peakmem.arena.canonical import kernel
 from peakmem.arena.greedy import arena_size, greedy_portfolio, improve, relations
 from peakmem.arena.items import Item, Placement, check_contiguous, check_placement, least_extent
 from peakmem.arena.lowering import Lowering
@@ -23,11 +22,10 @@ MOST_ITEMS = 2_000
 LARGE = 4_000
 """Sections of all items, summed, above which there are fewer nodes, in proportion to what each of them costs."""
 
-NODES = {0.1: 25_000, 0.5: 250_000, 2.0: 2_000_000, 10.0: 10_000_000, 50.0: 50_000_000, 250.0: 250_000_000}
+NODES = {0.1: 20_000, 0.5: 100_000, 2.0: 500_000, 10.0: 5_000_000, 50.0: 25_000_000, 250.0: 125_000_000}
 """Efforts, spent one after the other up to the one asked for, and the nodes of the canonical search until each ends.
 
-A greater effort begins with all of a lesser one. A million nodes take a second or two; without a compiler there are a
-hundredth of them.
+A greater effort begins with all of a lesser one. A million nodes take a second or two with peakmem-native, a minute or two without.
 """
 
 _WORK = 1_000_000
@@ -63,7 +61,7 @@ def plan(
     deadline : float, optional
         A `time.monotonic` value for the exact part.
     effort : float
-        Roughly seconds of the exact part; spent in the steps of `NODES`, so that more never ends worse than less, and
+        Roughly seconds of the exact part with peakmem-native; spent in the steps of `NODES`, so that more never ends worse than less, and
         below the first of them not at all. CP-SAT gets less where more than 2,000 pairs of items are resident together.
     found : callable, optional
         Told of placements on the way, none worse than the one before, for callers who want to keep the best on Ctrl-C.
@@ -71,8 +69,7 @@ def plan(
     Returns
     -------
     Placement
-        Checked pair by pair before it is returned. The same input gives the same result unless the deadline cuts in
-        (and with less effort on machines without a compiler; see `peakmem.arena.canonical`).
+        Checked pair by pair before it is returned. The same input gives the same result unless the deadline cuts in.
     """
     check_contiguous(items, contiguous)
     peak = least_extent(items, may_share, contiguous)
@@ -94,11 +91,10 @@ def plan(
     tell = found or (lambda placement: None)
     tell(placement)
     if size > goal:
-        compiled = kernel() is not None
         lowering = None
         if len(items) <= MOST_ITEMS and not any(known.partners) and not contiguous:
             lowering = Lowering(items, placement, enough, lambda: _late(deadline))
-        few_pairs = pairs <= (MOST_PAIRS_AFTER_SEARCH if lowering is not None and compiled else MOST_PAIRS)
+        few_pairs = pairs <= (MOST_PAIRS_AFTER_SEARCH if lowering is not None else MOST_PAIRS)
         spent = 0
         for rung, nodes in NODES.items():
             if rung > effort or placement.size <= max(placement.lower_bound, enough) or _late(deadline):
@@ -106,7 +102,7 @@ def plan(
             if lowering is not None:
                 lowering.best = placement
                 try:
-                    share = LARGE / max(LARGE, lowering.work) / (1 if compiled else 100)
+                    share = LARGE / max(LARGE, lowering.work)
                     placement = lowering.run(int((nodes - spent) * share))
                 finally:
                     tell(lowering.best)

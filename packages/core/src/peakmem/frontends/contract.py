@@ -183,6 +183,32 @@ class SharedArena:
     failures: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Inspection:
+    """What ``inspect`` says of a file that holds no program: a record of what ran; see `Frontend.inspect`.
+
+    Attributes
+    ----------
+    answer : str
+        The first line, for people.
+    lines, notes : tuple of str
+        Sentences under it.
+    tables : tuple
+        Title, columns (right-aligned where the name starts with ``>``) and rows of text.
+    digest : str
+        ``sha256:...`` of the file's bytes.
+    document : dict
+        All figures, JSON-ready, under the name of the frontend.
+    """
+
+    answer: str
+    lines: tuple[str, ...]
+    tables: tuple[tuple[str, Sequence[str], Sequence[Sequence[str]]], ...]
+    notes: tuple[str, ...]
+    digest: str
+    document: dict[str, Any]
+
+
 class Model(ABC):
     """An artifact and its program."""
 
@@ -195,6 +221,11 @@ class Model(ABC):
     @abstractmethod
     def path(self) -> Path | None:
         """Where it was read from; None for a model made in memory."""
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """What it was read from and still needs, which no output may replace: ``path``, and files with weights beside it."""
+        return () if self.path is None else (self.path,)
 
     @property
     @abstractmethod
@@ -392,6 +423,10 @@ class Frontend(ABC):
     @abstractmethod
     def load(self, path: Path, options: Mapping[str, Any]) -> Model:
         """Read the artifact; `InputError` if it is not a good one. Missing options have their defaults."""
+
+    def inspect(self, path: Path, options: Mapping[str, Any]) -> Inspection | None:
+        """What a file says that is a record of what ran and no program, so that `load` refuses it; None where `load` reads it."""
+        return None
 
     def runtimes(self) -> tuple[RuntimeStatus, ...]:
         """Its runtimes, found without importing them."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from peakmem.model import Program
+from peakmem.model import Program, Refused
 
 Axis = Literal["rows", "channels"]
 
@@ -105,12 +105,16 @@ class Step:
 
 @dataclass(frozen=True, order=True)
 class Region:
-    """Statements that run in bands together: places ``first`` to ``last`` of the base order, in so many bands."""
+    """Statements that run in bands together: places ``first`` to ``last`` of the base order, in so many bands.
+
+    ``kept``: rows that two bands need, the halo, are kept from one for the other, and not computed in both.
+    """
 
     first: int
     last: int
     bands: int
     axis: Axis = "rows"
+    kept: bool = False
 
 
 @dataclass(frozen=True)
@@ -191,6 +195,10 @@ class Splittable(ABC):
             Rows it computes.
         """
 
+    def bar(self, statement: int, axis: Axis, why: str) -> None:
+        """From now on this statement has no rule along that axis: it was seen to compute something else in bands."""
+        raise NotImplementedError
+
     def in_memory(self, split: Split) -> Program:
         """The split program as the runtime's memory sees it; another one than its own where bands lie in their join.
 
@@ -200,3 +208,17 @@ class Splittable(ABC):
             Where it cannot be made.
         """
         return split.program
+
+
+class Unequal(Refused):
+    """A run of a split has other bits.
+
+    Attributes
+    ----------
+    statements : tuple of (int, Axis)
+        Those whose bands, given equal rows, computed others, as far as that is known.
+    """
+
+    def __init__(self, message: str, statements: tuple[tuple[int, Axis], ...] = ()) -> None:
+        super().__init__(message)
+        self.statements = statements

@@ -212,11 +212,12 @@ def forward_trap(
 
     def swallow_cheap() -> None:
         # The trap itself is a state; so is every state priced before.
-        todo = list(top.ready)
+        ready = top.ready
+        todo = list(ready)
         while todo:
             moved = False
             for v in todo:
-                if v in top.ready and (top.mem(v) <= level or old.get(v, level + 1) <= level):
+                if v in ready and (old.get(v, level + 1) <= level or top.mem(v) <= level):
                     swallow(v)
                     moved = True
                     if limit is not None and len(top.path) - origin > limit:

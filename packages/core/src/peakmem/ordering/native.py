@@ -1,14 +1,8 @@
-"""The compiled inner loops of the optional distribution peakmem-native, where it is installed.
-
-The one place that knows of it. What it computes is what the Python beside it computes: the same orders, the same units of
-work; the choice shows in nothing but time. ``PEAKMEM_PURE=1`` in the environment keeps to Python.
-"""
+"""The loops of the order search in `peakmem.system.compiled`: the same orders, the same units of work, sooner."""
 
 from __future__ import annotations
 
 import ctypes
-import os
-import warnings
 import weakref
 from array import array
 from collections.abc import Callable, Sequence
@@ -18,9 +12,7 @@ from typing import Any
 
 from peakmem.ordering.meter import Meter
 from peakmem.ordering.problem import Problem, State
-
-ABI = 3
-"""What the library has to answer."""
+from peakmem.system import compiled
 
 LARGEST = 1 << 62
 """Bytes that a problem may hold in all to be counted in 64 bits."""
@@ -32,27 +24,14 @@ PAUSED, FOUND, NONE, NO_MEMORY, EXHAUSTED, GAVE_UP, LEAST, TRAP = range(8)
 
 
 def kernel() -> Kernel | None:
-    """The compiled loops, or None where they are not installed, do not fit or are not wanted."""
-    return None if os.environ.get("PEAKMEM_PURE", "0") not in ("", "0") else _load()
+    """The compiled loops, or None where there are none or they are not wanted."""
+    library = compiled.library()
+    return None if library is None else _kernel(library)
 
 
 @cache
-def _load() -> Kernel | None:
-    try:
-        import peakmem_native
-    except ImportError:
-        return None
-    try:
-        library = ctypes.CDLL(str(peakmem_native.LIBRARY))
-        found = library.peakmem_abi()
-    except (OSError, AttributeError) as error:
-        why = f"cannot be loaded ({error})"
-    else:
-        if found == ABI:
-            return Kernel(library)
-        why = f"is of another release (interface {found}, needed is {ABI})"
-    warnings.warn(f"peakmem-native {why}; the order search goes on in Python", RuntimeWarning, stacklevel=2)
-    return None
+def _kernel(library: ctypes.CDLL) -> Kernel:
+    return Kernel(library)
 
 
 class _Rows(ctypes.Structure):
@@ -189,7 +168,6 @@ class Kernel:
             return []
         finally:
             self._free(search)
-
 
     def network(
         self, problem: Problem, lower: State, undecided: Sequence[int], buffers: list[int], births: Sequence[tuple[int, ...]] | None

@@ -31,9 +31,13 @@ DEPTH = 8
 BEAMS = 8, 4, 2
 """Width of the first beam searches, how many are tried from each end before they grow, and by what factor."""
 
-KEEN = 100, 40
-"""Units of work for beams that find nothing, a unit spent before, times the gap (a large one more often leaves room for a better
-order): after the first round, which costs little, and after the others."""
+KEEN = 500, 300
+"""Units of work for beams that find nothing, a unit spent before, times the square of the gap (a large one more often leaves room
+for a better order): after the first round, which costs little, and after the others."""
+
+DEAR = 400_000
+"""Units of work of a round, without its beams, from which beams follow it; after a cheaper one, the next round comes first: more
+often than beams it ends the search."""
 
 LARGE = 1000
 """Statements of a part beyond which a trap from the very start has to be cheap, or to wait."""
@@ -151,6 +155,7 @@ class Solver:
 
     def round(self, effort: int) -> None:
         """One round of the portfolio."""
+        before = self.meter.spent
         for part in self._open():
             self._heat(part, MISSES[len(part.problem) <= LARGE])
         if self.rules.components and self.depth < DEPTH:
@@ -162,11 +167,11 @@ class Solver:
         if self.rules.precedence and effort >= 1:
             for part in self._open():
                 self._propagate(part, effort)
-        if self.rules.beam:
+        if self.rules.beam and (effort in (0, EFFORTS - 1) or self.meter.spent - before >= DEAR):
             units = KEEN[effort > 0] * (self.meter.spent - self._before)
             parts = self._open()
             for part in parts:
-                self._beam(part, units // len(parts) * (part.peak - self.bound) // part.peak)
+                self._beam(part, units // len(parts) * (part.peak - self.bound) ** 2 // part.peak**2)
 
     def _open(self) -> list[Part]:
         """Parts whose best peak exceeds the bound (and what is `enough`), worst first; none when the time is up."""

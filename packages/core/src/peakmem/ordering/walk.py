@@ -271,8 +271,10 @@ class _Pass:
         try:
             while True:
                 moved = rules.safe_moves
+                looked: list[tuple[int, int, int]] | None = None
                 while moved and (state.rest > rest or not mask):
                     moved = False
+                    looked = []
                     for v in sorted(state.ready):
                         mem, change = state.step(v)
                         if mem <= budget and change <= 0:
@@ -280,6 +282,8 @@ class _Pass:
                             moved = True
                             if state.rest <= rest:
                                 break
+                        else:
+                            looked.append((change, mem, v))
                 if len(state.path) == n:
                     return FOUND
                 if mask and state.rest <= rest:
@@ -302,14 +306,10 @@ class _Pass:
                         self.meter.spend(work - told)
                         told = work
                         self.meter.check()
-                    children = []
-                    for v in state.ready:
-                        mem, change = state.step(v)
-                        if mem <= budget:
-                            children.append((change, mem, v))
-                        elif mem < blocked:
-                            blocked = mem
-                    children.sort(reverse=True)
+                    if moved or looked is None:  # else the last look saw all of them as they are now
+                        looked = [(change, mem, v) for v in state.ready for mem, change in (state.step(v),)]
+                    blocked = min([blocked, *(mem for _, mem, _ in looked if mem > budget)])
+                    children = sorted((child for child in looked if child[1] <= budget), reverse=True)
                     frames.append((len(state.path), mask, [v for _, _, v in children], nodes))
                 while frames:
                     depth, mask, todo, opened = frames[-1]

@@ -10,8 +10,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from peakmem.report.pair import Pair
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from peakmem.transform.recompute import Recomputation
     from peakmem.transform.split import Splitting
 
+    Found: TypeAlias = Result | Recomputation | Pair | Splitting
+
 FIGURES = ("memory", "lifetimes", "arena", "front")
 """What `figure` can draw."""
 
@@ -27,28 +29,32 @@ __all__ = ["FIGURES", "compare", "figure", "render"]
 
 
 def render(
-    found: Result | Recomputation | Pair | Splitting, *, settings: Mapping[str, object] | None = None, name: str | None = None
+    found: Found | Sequence[Found], *, settings: Mapping[str, object] | None = None, name: str | None = None
 ) -> str:
     """The report as one self-contained HTML page.
 
     Parameters
     ----------
-    found : Result, Recomputation, Pair or Splitting
-        From `peakmem.optimize`, `peakmem.recompute`, `compare` or `peakmem.split`.
+    found : Result, Recomputation, Pair or Splitting, or a sequence of them
+        From `peakmem.optimize`, `peakmem.recompute`, `compare` or `peakmem.split`; several models become one page.
     settings : mapping of str to object, optional
         Options that were given; named in the page.
     name : str, optional
-        What the page calls the artifact; the name of its file if not given.
+        What the page calls the artifact; the name of its file if not given. Of one model only.
 
     Returns
     -------
     str
         The same text for the same input: no time of day, no seconds. Nothing in it is loaded from elsewhere.
     """
+    from peakmem.model import UsageError
     from peakmem.report.page import page
     from peakmem.report.story import tell
 
-    return page(tell(found, settings=settings, name=name))
+    several = list(found) if isinstance(found, Sequence) else [found]
+    if not several:
+        raise UsageError("a report needs a result")
+    return page([tell(each, settings=settings, name=name if len(several) == 1 else None) for each in several])
 
 
 def figure(found: Result | Recomputation | Pair | Splitting, kind: str = "memory", *, name: str | None = None) -> bytes:

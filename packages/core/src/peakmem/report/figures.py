@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from peakmem.report.data import Bar, Bars, Curve
 from peakmem.report.svg import Drawing, Frame, fit, marks, pixel, ticks
+from peakmem.report.words import at_step
 from peakmem.system.sizes import human, in_bytes, short
 
 WIDE, NARROW = 860, 360
@@ -84,9 +85,9 @@ def _legend(name: str, c: Curve, width: int) -> str:
     if top is None:
         return f"{name}: {human(c.peak)} resident at entry, no statements"
     if width > 500:
-        words = f"{name}: peak {human(c.peak)} at step {top.step + 1:,} of {c.steps:,}, "
+        words = f"{name}: peak {human(c.peak)} at {at_step(top.step, c.steps)}, "
     else:
-        words = f"{name}: {in_bytes(c.peak)}, step {top.step + 1}: "
+        words = f"{name}: {in_bytes(c.peak)}, step {top.step}: "
     return words + fit(top.statement, width - 40 - 6.6 * len(words))
 
 
@@ -110,7 +111,7 @@ def _peaks(picture: Drawing, frame: Frame, curves: Sequence[tuple[str, Curve]]) 
         if c.top is None:
             continue
         x, y = frame.x(c.peak_step + 0.5), frame.y(c.peak)
-        tip = f"peak {name}: {in_bytes(c.peak)} at step {c.peak_step + 1:,}, {c.top.statement}"
+        tip = f"peak {name}: {in_bytes(c.peak)} at step {c.peak_step:,}, {c.top.statement}"
         picture.dot(x, y, f"full {name}" if name == "after" else name, tip)
         label_y = float(y) - 9
         if all(abs(label_y - other_y) > 15 or abs(float(x) - other_x) > 110 for other_x, other_y in placed):
@@ -123,7 +124,7 @@ def _peaks(picture: Drawing, frame: Frame, curves: Sequence[tuple[str, Curve]]) 
 
 def _step_axis(picture: Drawing, frame: Frame, steps: int) -> None:
     """Numbers of steps under their middles."""
-    shown = {0, steps - 1} | {int(value) - 1 for value in ticks(1, steps) if value == int(value)}
+    shown = {0, steps - 1} | {int(value) for value in ticks(0, steps - 1) if value == int(value)}
     last = -1e9
     end = float(frame.x(steps - 0.5))
     for step in sorted(shown):
@@ -131,9 +132,9 @@ def _step_axis(picture: Drawing, frame: Frame, steps: int) -> None:
         if x - last < 44 or (step != steps - 1 and end - x < 44):
             continue
         last = x
-        picture.path(f"M{pixel(x)} {pixel(frame.foot)}v4", "axis")
+        picture.path(f"M{pixel(x)} {pixel(frame.foot)}v4", "axis tick")
         last_one = step == steps - 1 and step >= 999
-        picture.text(frame.right + 8 if last_one else x, frame.foot + 18, f"{step + 1:,}", "soft", "end" if last_one else "middle")
+        picture.text(frame.right + 8 if last_one else x, frame.foot + 18, f"{step:,}", "soft tick", "end" if last_one else "middle")
     picture.text((frame.left + frame.right) / 2, frame.foot + 36, "step", "soft", "middle")
 
 
@@ -204,7 +205,7 @@ def _peak_line(picture: Drawing, frame: Frame, found: Bars) -> None:
 
 
 def _tip(bar: Bar, found: Bars, addressed: bool = False) -> str:
-    span = f"steps {bar.begin + 1:,} to {bar.end:,}" if bar.end - bar.begin > 1 else f"step {bar.begin + 1:,}"
+    span = f"steps {bar.begin:,} to {bar.end - 1:,}" if bar.end - bar.begin > 1 else f"step {bar.begin:,}"
     where = f", bytes {bar.offset:,} to {bar.offset + bar.size - 1:,} of the arena" if addressed else ""
     return f"{fit(bar.name, 700)}: {in_bytes(bar.size)}, {span}{where}"
 
@@ -213,5 +214,5 @@ def _described(found: Bars) -> str:
     hot = [bar for bar in found.bars if bar.at_peak]
     return (
         f"{len(found.bars)} buffers over {found.steps} steps; {len(hot)} of them with {in_bytes(sum(b.size for b in hot))} "
-        f"are live at the peak, step {found.peak_step + 1}"
+        f"are live at the peak, step {found.peak_step}"
     )

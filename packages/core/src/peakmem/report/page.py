@@ -22,7 +22,7 @@ from peakmem.report.front import front_drawing
 from peakmem.report.groups import Group, groupings, makers
 from peakmem.report.story import LARGEST_CERTIFICATE, Story
 from peakmem.report.svg import Drawing, style, word
-from peakmem.report.words import clean, percent, shorten
+from peakmem.report.words import at_step, clean, percent, shorten
 from peakmem.system.sizes import human, in_bytes, short
 
 _SEPARATOR = re.compile(r"([/;:,._]+)(?=[A-Za-z0-9])")
@@ -37,16 +37,16 @@ REASON = 600
 """Characters of a sentence that came from elsewhere."""
 
 
-def page(story: Story) -> str:
-    """The HTML text, the same for the same story."""
+def page(stories: Sequence[Story]) -> str:
+    """The HTML text, the same for the same stories; of several, a table of all stands first."""
     css = (files("peakmem.report") / "report.css").read_text("utf-8") + style()
     script = (files("peakmem.report") / "report.js").read_text("utf-8")
     policy = (
         f"default-src 'none'; style-src '{_digest(css)}'; script-src '{_digest(script)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    before, after = data.curve(story.before), data.curve(story.after)
-    title = word(shorten(clean(story.name), 80))
+    several = len(stories) > 1
+    title = f"{len(stories)} models" if several else word(shorten(clean(stories[0].name), 80))
     parts = [
         "<!DOCTYPE html>",
         '<html lang="en">',
@@ -60,8 +60,23 @@ def page(story: Story) -> str:
         f"<style>{css}</style>",
         "</head>",
         "<body>",
-        "<main>",
-        *_head(story, title),
+        '<main class="several">' if several else "<main>",
+        *(_overview(stories) if several else ()),
+        *(line for k, story in enumerate(stories) for line in _article(story, k, several)),
+        "</main>",
+        f"<script>{script}</script>",
+        "</body>",
+        "</html>",
+        "",
+    ]
+    return "\n".join(parts)
+
+
+def _article(story: Story, k: int, several: bool) -> list[str]:
+    """Everything about one model; of several, its headings are one level further down and its ids end in its number."""
+    before, after = data.curve(story.before), data.curve(story.after)
+    rows = [
+        *_head(story, word(shorten(clean(story.name), 80))),
         *_groups(story),
         *_measured(story),
         *_memory(story, before, after),
@@ -72,14 +87,40 @@ def page(story: Story) -> str:
         *_front(story),
         *_moved(story),
         *_provenance(story),
-        "</main>",
-        f'<script type="application/json" id="curves">{_curves(story, before, after)}</script>',
-        f"<script>{script}</script>",
-        "</body>",
-        "</html>",
-        "",
     ]
-    return "\n".join(parts)
+    suffix = f"-{k + 1}" if several else ""
+    text = "\n".join(rows)
+    if several:  # all text from artifacts is escaped, so what looks like markup is ours
+        text = re.sub(r"<(/?)h([1-5])\b", lambda m: f"<{m[1]}h{int(m[2]) + 1}", text)
+        text = re.sub(r'(?<= id=")[^"]+', rf"\g<0>{suffix}", text)
+        text = re.sub(r'(?<= aria-labelledby=")[^"]+', lambda m: " ".join(name + suffix for name in m[0].split()), text)
+    numbered = f' id="model{suffix}"' if several else ""
+    data_row = f'<script type="application/json" id="curves{suffix}">{_curves(story, before, after)}</script>'
+    return [f'<article{numbered} data-suffix="{suffix}">', text, data_row, "</article>"]
+
+
+def _overview(stories: Sequence[Story]) -> list[str]:
+    """The models of the page, a row each, with what takes most of their peaks."""
+    rows = []
+    for k, story in enumerate(stories):
+        found = groupings(story.after)
+        most = found[0].groups[0] if found and found[0].groups else None
+        who = f"{shorten(clean(most.name), 40)} {percent(most.size, story.after.peak)}" if most is not None else ""
+        cells = "".join(f'<td class="number">{word(t.value)}</td>' for t in story.tiles[:3])
+        name = _breakable(shorten(clean(story.name), 80))
+        proved = any(t.proved for t in story.tiles)
+        rows.append(
+            f'<tr><td><a href="#model-{k + 1}">{name}</a></td>{cells}<td>{"certified optimal" if proved else "best found"}</td>'
+            f'<td class="number">{len(story.before.order):,}</td><td>{word(who)}</td></tr>'
+        )
+    labels = [t.label for t in stories[0].tiles[:3]]
+    shared = [label if all(s.tiles[i].label == label for s in stories) else ("before", "after", "change")[i] for i, label in enumerate(labels)]
+    head = "".join(f'<th class="number">{word(label)}</th>' for label in shared)
+    return [
+        f"<header><h1>{len(stories)} models</h1></header>",
+        '<section class="scroll"><table><thead><tr><th>model</th>' + head + '<th>known</th><th class="number">statements</th>'
+        f'<th>most of the peak</th></tr></thead><tbody>{"".join(rows)}</tbody></table></section>',
+    ]
 
 
 def _digest(text: str) -> str:
@@ -121,7 +162,7 @@ def _groups(story: Story) -> list[str]:
     line = story.after
     statement = line.program.statements[line.order[line.peak_step]]
     buffers = f"{sum(g.count for g in found[0].groups) + (found[0].rest.count if found[0].rest else 0):,}"
-    where = f"step {line.peak_step + 1:,} of {len(line.order):,}, {_name(statement.name)}"
+    where = f"{at_step(line.peak_step, len(line.order))}, {_name(statement.name)}"
     parts = [f'<p class="soft small">{word(where)}: {buffers} buffers, {in_bytes(found[0].size)} of {in_bytes(line.peak)}.</p>', '<div class="groups">']
     for grouping in found:
         rows = "".join(_group(g, line.peak) for g in (*grouping.groups, *((grouping.rest,) if grouping.rest else ())))
@@ -179,10 +220,12 @@ def _memory(story: Story, before: Curve, after: Curve) -> list[str]:
         f'<div class="readout" id="readout" aria-live="polite">{now}</div>',
         '<div class="explore" id="explore" hidden><p><label>Find a buffer or statement <input type="search" id="find" '
         'autocomplete="off" spellcheck="false"></label> <span id="found" class="soft small" aria-live="polite"></span></p>'
-        '<div id="hits"></div><p><span id="pinned" aria-live="polite"></span> <button type="button" id="release" hidden>Release</button></p>'
+        '<div class="hits" id="hits"></div><p class="zoom">Zoom <button type="button" id="closer">closer</button>'
+        '<button type="button" id="wider">wider</button><button type="button" id="whole">all</button> '
+        '<span id="span" class="soft small" aria-live="polite"></span></p><p><span id="pinned" aria-live="polite"></span> <button type="button" id="release" hidden>Release</button></p>'
         '<div class="sides" id="live"></div></div>',
-        f'<figcaption>{caption} <span id="hint" hidden>Point at a step, or focus the picture and use the arrow keys; a '
-        "click or Enter pins the step and lists what is live there, Escape releases it.</span>"
+        f'<figcaption>{caption} <span class="hint" id="hint" hidden>Point at a step, or focus the picture and use the arrow keys; a '
+        "click or Enter pins the step and lists what is live there, Escape releases it; + and - zoom at the step, 0 shows all.</span>"
         "</figcaption>",
         "</figure>",
     )
@@ -200,7 +243,7 @@ def _now(name: str, curve: Curve, called: str) -> str:
     top = curve.top
     what, size, largest = "no statements: ", in_bytes(curve.peak), ""
     if top is not None:
-        what = f"peak at step {top.step + 1:,} of {curve.steps:,}, {shorten(clean(top.statement))}: "
+        what = f"peak at {at_step(top.step, curve.steps)}, {shorten(clean(top.statement))}: "
         largest = "largest live: " + ", ".join(f"{shorten(clean(n))} ({in_bytes(s)})" for n, s in top.largest)
     return (
         f'<div data-curve="{name}"><span class="key {name}"></span>{called}: <span class="what">{word(what)}</span>'
@@ -264,7 +307,7 @@ def _table(name: str, found: Live) -> str:
         where = "resident at entry, no statements"
     else:
         op = f" ({_name(found.op)})" if found.op and found.op not in found.statement else ""
-        where = f"step {found.step + 1:,}, {_name(found.statement)}{op}"
+        where = f"step {found.step:,}, {_name(found.statement)}{op}"
 
     def row(label: str, size: int, beside: str = "") -> str:
         shown = f'<br><span class="soft small">{word(beside)}</span>' if beside else ""
@@ -273,8 +316,8 @@ def _table(name: str, found: Live) -> str:
 
     rows = []
     for r in found.rows:
-        since = "entry" if r.first < 0 else f"step {r.first + 1:,}"
-        until = "the end" if r.last < 0 else f"{r.last + 1:,}" if r.first >= 0 else f"step {r.last + 1:,}"
+        since = "entry" if r.first < 0 else f"step {r.first:,}"
+        until = "the end" if r.last < 0 else f"{r.last:,}" if r.first >= 0 else f"step {r.last:,}"
         rows.append(row(_name(r.name), r.size, f"{r.kind}, {since} to {until}"))
     if found.left_out:
         rows.append(row(f"{found.left_out:,} smaller ones", found.left_out_bytes))
@@ -338,12 +381,15 @@ def _reasons(story: Story) -> list[str]:
     depth = 0
     for sentence in story.reasons:
         level = (len(sentence) - len(sentence.lstrip(" "))) // 2
-        rows.append("<ul>" * max(0, level - depth) + "</ul>" * max(0, depth - level))
+        if level > depth:  # inside the item above, which is still open
+            rows.append("<ul>" + "<li><ul>" * (level - depth - 1))
+        elif depth:
+            rows.append("</li></ul>" * (depth - level) + ("</li>" if level else ""))
         depth = level
         text = word(shorten(sentence.strip(), 2000))
-        rows.append(f"<li>{text}</li>" if level else f"<p>{text}</p>")
+        rows.append(f"<li>{text}" if level else f"<p>{text}</p>")
     title = f"Why no order needs less than {human(story.certificate.lower_bound)}"
-    return _section(title, *rows, "</ul>" * depth, kind="reasons")
+    return _section(title, *rows, "</li></ul>" * depth, kind="reasons")
 
 
 def _front(story: Story) -> list[str]:

@@ -377,7 +377,7 @@ def _moved(program: Program, order: tuple[int, ...]) -> list[str]:
     lines = []
     for move in found[:MOVES]:
         after = f"after {named(order[move.step - 1])}" if move.step else "first"
-        lines.append(f"{named(move.statement)}: step {move.statement + 1:,} -> {move.step + 1:,}, {after}")
+        lines.append(f"{named(move.statement)}: step {move.statement:,} -> {move.step:,}, {after}")
     if len(found) > MOVES:
         lines.append(f"and {len(found) - MOVES:,} more")
     return [f"moved {len(found):,} of {len(order):,} statements", *lines] if found else []

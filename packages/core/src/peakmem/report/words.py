@@ -35,6 +35,11 @@ def change(before: int, after: int) -> str:
     return f"({percent(after - before, before, sign='+')})"
 
 
+def at_step(step: int, steps: int) -> str:
+    """A step among all: counted from 0, as JSON does, files number their operators, and names such as ``14:CONV_2D`` say."""
+    return f"step {step:,} of 0..{steps - 1:,}"
+
+
 def percent(part: int, whole: int, *, sign: str = "") -> str:
     """``43.3 %``; never 0.0 for what is not zero."""
     value = 100 * part / whole if whole else 0.0
@@ -191,10 +196,12 @@ def split(found: Splitting) -> str:
     if check is not None and check.identical:
         source += ", outputs bitwise identical"
     known = proof(after, made.realized_bound, certified=made.certificate is not None)
+    about = ("for this split" if found.split.regions else "without a split") + ", over all orders" + (" and overlays" if made.overlays else "")
     spent = cost(found.split.extra_macs, found.macs)
+    asked = f"{check.headline}; " if check is not None and check.headline else ""
     return (
-        f"{quantity} {human(before)} -> {human(after)} {change(before, after)} for {spent}, {beside_unsplit(found, after)}; "
-        f"{known} for this split; {source}"
+        f"{asked}{quantity} {human(before)} -> {human(after)} {change(before, after)} for {spent}, {beside_unsplit(found, after)}; "
+        f"{known} {about}; {source}"
     )
 
 
@@ -203,7 +210,8 @@ def beside_unsplit(found: Splitting, reached: int) -> str:
     bound, best = found.unsplit_bound, found.ordering.peak - found.source.realized_offset
     if found.unsplit_optimal:
         where = "below" if reached < best else "at" if reached == best else "not below"
-        return f"{where} the certified optimum of the unsplit model ({in_bytes(best)})"
+        over = " with overlays" if found.ordering.program.has_overlays else ""
+        return f"{where} the certified optimum of the unsplit model{over} ({in_bytes(best)})"
     if bound is not None and reached < bound:
         return f"below what every order of the unsplit model needs (certified {in_bytes(bound)} or more)"
     return f"beside {in_bytes(best)} in the best order found of the unsplit model"

@@ -13,8 +13,10 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from peakmem.model import UsageError
 from peakmem.transform.recompute.retention import Retention, merged
 
 if TYPE_CHECKING:
@@ -168,8 +170,22 @@ def solve_cpsat(scaled: Scaled, *, time_limit: float, effort: float = EFFORT) ->
     return scaled.answer(values, max(0, solver.response_proto.inner_objective_lower_bound), "cp-sat")
 
 
+def need_highs() -> None:
+    """Refuse before any work where scipy and networkx are not installed: which plans are found must not hang on them.
+
+    Raises
+    ------
+    UsageError
+        With the command that brings it.
+    """
+    missing = [name for name in ("scipy", "networkx") if find_spec(name) is None]
+    if missing:
+        raise UsageError(f"recomputation: {missing[0]} is not installed; try: pip install 'peakmem-core[recompute]'")
+
+
 def solve_highs(scaled: Scaled, *, time_limit: float) -> Answer:
     """By branch and cut, in floating point: a caller checks solutions by simulation, and bounds are rounded."""
+    need_highs()
     import numpy as np
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_matrix

@@ -21,6 +21,7 @@ from peakmem.system.progress import silent
 from peakmem.transform.recompute.document import Enlarged, Recomputation
 from peakmem.transform.recompute.expand import expand, order_expansion
 from peakmem.transform.recompute.floors import floor
+from peakmem.transform.recompute.integer import need_highs
 from peakmem.transform.recompute.oracle import free_order
 from peakmem.transform.recompute.pareto import Front, Point, base_orders, front, reach
 from peakmem.transform.recompute.plan import Plan
@@ -64,7 +65,7 @@ def recompute(
     Refused
         When the target is out of reach; see `peakmem.transform.recompute.reach`.
     UsageError
-        On a cap below 1, a share above 100 %, an unknown operator.
+        On a cap below 1, a share above 100 %, an unknown operator; where scipy is not installed.
     RuntimeMissing, RuntimeFailed
         With ``measure="required"`` only.
     """
@@ -216,7 +217,8 @@ def _problems(
     thresholds: Mapping[str, int] | None,
     workspaces: tuple[int, ...] | None = None,
 ) -> list[RerunProblem]:
-    """One problem for each different base order."""
+    """One problem for each different base order; bad settings and a missing solver are refused here, before any work."""
+    need_highs()
     budget = None
     if max_extra_macs is not None:
         budget = parse_extra_macs(max_extra_macs, sum(s.cost for s in program.statements))

@@ -23,14 +23,16 @@ class Splitting:
         The artifact given.
     ordering : Ordering
         Of its program as it is: the best order, and the bound that no order of it undercuts.
-    macs, most : int
-        MACs of the program, and how many more a split might cost.
+    macs : int
+        MACs of the program.
+    most : int or None
+        How many more a split might cost; None where regions were given.
     target : int or None
         Bytes that were asked for.
     search : Searched or None
         The front; None where the regions were given.
     split : Split or None
-        The regions that were realized.
+        The regions that were realized; none in it where an order alone met the target.
     written, model : Model or None
         The artifact split, and the same ordered and planned; None where ``reason`` says why.
     reordering : Ordering or None
@@ -46,7 +48,7 @@ class Splitting:
     source: Model
     ordering: Ordering
     macs: int
-    most: int
+    most: int | None = None
     target: int | None = None
     search: Searched | None = None
     split: Split | None = None
@@ -117,7 +119,7 @@ class Splitting:
         names = [s.name for s in self.source.program.statements]
 
         def region(order: tuple[int, ...], r: Region) -> dict[str, Any]:
-            return {"statements": [names[v] for v in order[r.first : r.last + 1]], "bands": r.bands, "axis": r.axis}
+            return {"statements": [names[v] for v in order[r.first : r.last + 1]], "bands": r.bands, "axis": r.axis, "halo": "kept" if r.kept else "computed"}
 
         return {
             "reason": self.reason or None,

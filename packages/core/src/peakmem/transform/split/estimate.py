@@ -13,7 +13,9 @@ from functools import cached_property
 from itertools import accumulate
 
 from peakmem.frontends.splitting import Axis, Splittable
-from peakmem.transform.split.layout import Band, Body, band, body
+from peakmem.model import Refused
+from peakmem.transform.split.bands import Band, Body, band, body
+from peakmem.transform.split.layout import MOST_DEFERRED, Writer, kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class Candidate:
     axis: Axis
     peak: int
     extra: int
+    kept: bool = False
 
 
 class Estimator:
@@ -57,9 +60,9 @@ class Estimator:
                 across += buffer.size
         return across, ending
 
-    def region(self, first: int, last: int, axis: Axis) -> Shape | str:
+    def region(self, first: int, last: int, axis: Axis, *, kept: bool = False) -> Shape | str:
         """These places of the order as a region, or why they cannot be one."""
-        found = body(self.source, self.order[first : last + 1], axis)
+        found = body(self.source, self.order[first : last + 1], axis, kept=kept)
         return found if isinstance(found, str) else Shape(self, found, first, last)
 
 
@@ -132,6 +135,30 @@ class Shape:
             max(going[k - 1] if k else 0, ending + done[k] + left[k], rest[k]) for k in range(n)
         )
         return Candidate(self.first, self.last, bands, axis, max(across + best, self.joined), macs - self.macs)
+
+    def halos_kept(self, bands: int) -> Candidate | None:
+        """What so many bands would need whose halos are kept: laid out, in the base order or band by band, whichever needs less."""
+        ways = [self._laid_out(bands, deferred) for deferred in (0, MOST_DEFERRED)]
+        found = [way for way in ways if way is not None]
+        return Candidate(self.first, self.last, bands, self.body.axis, *min(found), kept=True) if found else None
+
+    def _laid_out(self, bands: int, deferred: int) -> tuple[int, int] | None:
+        """The live peak of a region with kept halos as it is laid out, and more MACs. O(steps)."""
+        out = Writer(self.estimator.source)
+        try:
+            kept(out, self.body, bands, deferred)
+        except Refused:
+            return None
+        self.estimator.work += len(out.steps)
+        across, ending = self.around
+        goes = {b: k for k, step in enumerate(out.steps) for b in step.reads}
+        here = {b for step in out.steps for b in step.writes} | set(self.ends)
+        live, most = across + ending, 0
+        for k, s in enumerate(out.statements):
+            live += sum(out.buffers[b].size for b in s.writes)
+            most = max(most, live + s.workspace)
+            live -= sum(out.buffers[b].size for b in set(s.reads) if b in here and goes[b] == k and b not in self.body.outputs)
+        return most, sum(s.cost for s in out.statements) - self.macs
 
     def _uncut(self, buffer: int, worked: Band) -> bool:
         """Whether a band reads the whole of an input."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from peakmem.frontends import Model, Progress, Wanted, certify, run_both
-from peakmem.frontends.splitting import Axis, Region, Split, Splittable
+from peakmem.frontends.splitting import Axis, Region, Split, Splittable, Unequal
 from peakmem.model import Program, Refused, UsageError
 from peakmem.ordering import Ordering
 from peakmem.system.progress import silent
@@ -23,6 +24,9 @@ Objective = Literal["peak", "arena"]
 
 DEFAULT_MACS = "10%"
 """What a split may cost where nothing else is said."""
+
+EFFORT = 3_000_000
+"""Units of work (`peakmem.ordering.meter`) for the order and the bound of a split program that is realized."""
 
 REALIZED = 3
 """Points of the front that are realized at most, where arenas miss the live peak; the smallest is kept."""
@@ -82,49 +86,62 @@ def split(
     macs = sum(s.cost for s in program.statements)
     most = parse_extra_macs(DEFAULT_MACS if max_extra_macs is None else max_extra_macs, macs)
     ordering = certify(model, time_limit=None if time_limit is None else time_limit / 4, progress=progress)
-    result = Splitting(source=model, ordering=ordering, macs=macs, most=most, target=target_peak)
+    result = Splitting(source=model, ordering=ordering, macs=macs, most=most if regions is None else None, target=target_peak)
     result.seconds["order"] = spent = time.monotonic() - begin
     if ordering.interrupted and (time_limit is None or spent < time_limit / 4):  # Ctrl-C, not the time limit
         result.interrupted, result.reason = True, "interrupted before regions were searched"
         return result
+    if regions is None and target_peak is not None and realize and _ordered(result, target_peak, deadline):
+        assert result.model is not None
+        result.measurement = run_both(model, result.model, wanted=measure, progress=progress)
+        return result
     least = floor(source, axes)
+    points: list[Point] = []
     if regions is not None:
-        made = lay_out(source, range(len(program)), sorted(regions))
-        chosen = [made]
+        points = [Point(0, 0, 0, tuple(sorted(regions)), tuple(range(len(program))))]
     elif least.size >= ordering.peak:
-        chosen = []
         result.reason = least.sentence(program)
     else:
-        since = time.monotonic()
-        result.search = Search(
+        search = Search(
             source, base_orders(source, ordering.orders[""]), ordering.peak, most, goal=target_peak or 0,
             weight=source.overhead if objective == "arena" else 0, axes=tuple(axes),
             deadline=None if deadline is None else deadline - 0.25 * (time_limit or 0.0), progress=progress,
-        ).run()  # fmt: skip
-        result.interrupted = result.search.stopped
-        result.seconds["search"] = time.monotonic() - since
-        chosen = [lay_out(source, p.order, p.regions) for p in _candidates(result)]
-        if not chosen:
+        )  # fmt: skip
+        points = _searched(result, search)
+        if not points:
+            assert result.search is not None
             result.reason = _reason(source, ordering, least, result.search, most, target_peak)
-    if not chosen or not realize:
+    if not points or not realize:
         return result
     since = time.monotonic()
     if result.interrupted:  # whoever ended the search wants what it found, not another one of that length
         deadline = since
     say("ordering the split program")
     try:
-        for k, one in enumerate(chosen):
-            if k and deadline is not None and time.monotonic() > deadline:
-                break
+        point: Point | None = points[0 if target_peak is not None else -1]
+        loss = 0.0  # bytes for each further statement that an arena was larger than the live peak
+        tried: list[Point] = []
+        barred: set[tuple[int, Axis]] = set()
+        while point is not None:
+            tried.append(point)
             try:
-                _realize(result, one, deadline, progress)
+                peak, reached = _realize(result, lay_out(source, point.order, point.regions), deadline, progress)
+                loss = max(loss, (reached - peak) / max(1, point.added))
             except Refused as error:  # the adapter's judge did not accept it; another point may do
                 if regions is not None:
                     raise
                 result.reason = result.reason or str(error)
-            at, ordered = result.model, result.reordering
-            if at is not None and ordered is not None and at.predicted_bytes + model.realized_offset <= max(ordered.peak, target_peak or 0):
-                break
+                found = set(error.statements) - barred if isinstance(error, Unequal) else set()
+                if found:
+                    # What is known to differ is run whole, and what else may run in bands is looked at anew.
+                    barred |= found
+                    for v, axis in found:
+                        source.bar(v, axis, str(error))
+                    points = _searched(result, replace(search, seen={}, trials=0))
+                    tried, point = [], points[0 if target_peak is not None else -1] if points else None
+                    continue
+            late = deadline is not None and time.monotonic() > deadline
+            point = None if late or len(tried) == REALIZED else _next(result, tried, loss)
     except KeyboardInterrupt:
         result.interrupted = True
         result.reason = result.reason or "interrupted before the split was written"
@@ -136,31 +153,68 @@ def split(
     return result
 
 
-def _candidates(result: Splitting) -> list[Point]:
-    """Points to be realized, the best first: the lowest, or the cheapest that meets the target."""
-    assert result.search is not None
-    points = [p for p in reversed(result.search.points) if p.peak < result.ordering.peak]
+def _searched(result: Splitting, search: Search) -> list[Point]:
+    """What a search finds that needs less than any order, and no more than was asked for."""
+    since = time.monotonic()
+    result.search = search.run()
+    result.interrupted = result.search.stopped
+    result.seconds["search"] = result.seconds.get("search", 0.0) + time.monotonic() - since
+    return [p for p in result.search.points if p.peak < result.ordering.peak and p.peak <= (result.target or p.peak)]
+
+
+def _ordered(result: Splitting, target: int, deadline: float | None) -> bool:
+    """Take an order of the unsplit program, which costs nothing, where one meets the target."""
+    model, ordering = result.source, result.ordering
+    if ordering.peak > target:
+        return False
+    schedule = model.schedule(ordering, deadline=deadline)
+    final = model.apply(schedule)
+    if final.predicted_bytes + model.realized_offset > target:
+        return False
+    result.split = lay_out(model.splittable(), ordering.orders[""], ())
+    result.written, result.model, result.reordering, result.schedule = model, final, ordering, schedule
+    return True
+
+
+def _next(result: Splitting, tried: Sequence[Point], loss: float) -> Point | None:
+    """Which point is realized after those, where the arena of the best of them misses its live peak; None for none.
+
+    Of all that were ordered, the cheapest that meets the target, or the one that would need least if each of its further
+    statements lost as much as those of what was tried.
+    """
+    if result.search is None:
+        return None
+    below = result.ordering.peak
+    if result.model is not None and result.reordering is not None:
+        reached = result.model.predicted_bytes + result.source.realized_offset
+        if reached <= max(result.reordering.peak, result.target or 0):
+            return None
+        below = min(below, reached)
+    left = [p for p in result.search.ordered if p.peak < below and p.peak <= (result.target or p.peak) and p not in tried]
     if result.target is not None:
-        points = [p for p in reversed(points) if p.peak <= result.target]
-    return points[:REALIZED]
+        return min(left, key=lambda p: (p.extra_macs, p.peak, p.added), default=None)
+    left = [p for p in left if p.peak + loss * p.added < below] or left
+    return min(left, key=lambda p: (p.peak + loss * p.added, p.extra_macs, p.regions, p.order), default=None)
 
 
-def _realize(result: Splitting, one: Split, deadline: float | None, progress: Progress | None) -> None:
-    """Write one split, order and plan it; it becomes the result if it is the smallest so far."""
+def _realize(result: Splitting, one: Split, deadline: float | None, progress: Progress | None) -> tuple[int, int]:
+    """Write one split, order and plan it; it becomes the result if it is the smallest so far. Its live peak, and what it reaches."""
     model = result.source
     made = model.apply_split(one)
     left = None if deadline is None else max(1.0, deadline - time.monotonic())
-    ordering = certify(made, time_limit=left, progress=progress)
+    ordering = certify(made, time_limit=left, effort=EFFORT, progress=progress)
     schedule = made.schedule(ordering, deadline=None if deadline is None else max(deadline, time.monotonic() + 1.0))
     final = made.apply(schedule)
     reached = final.predicted_bytes
     if reached >= model.predicted_bytes:
         why = f"the split needs {model.quantity} {human(reached)}, no less than the model as it is ({human(model.predicted_bytes)})"
-        result.reason = result.reason or "; ".join((why, *schedule.notes))
-        return
-    if result.model is None or reached < result.model.predicted_bytes:
+        if schedule.notes and ordering.peak < model.predicted_bytes + model.realized_offset:  # it could, and the adapter says why not
+            why = "the split that was found is not taken: " + "; ".join(schedule.notes)
+        result.reason = result.reason or why
+    elif result.model is None or reached < result.model.predicted_bytes:
         result.split, result.written, result.model, result.reordering, result.schedule = one, made, final, ordering, schedule
         result.reason = ""
+    return ordering.peak, reached + model.realized_offset
 
 
 def _reason(
@@ -189,12 +243,12 @@ def describe(split: Split, program: Program, *, show: Callable[[str], str] = str
     for r in split.regions:
         names = [show(program.statements[v].name) for v in split.order[r.first : r.last + 1]]
         what = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} statements)"
-        lines.append(f"{what}: {r.bands} bands of {r.axis}")
+        lines.append(f"{what}: {r.bands} bands of {r.axis}" + (", halos kept" if r.kept else ""))
     return lines
 
 
-def by_hand(text: str, bands: int, axis: Axis = "rows") -> Region:
-    """``"2..3"`` as a region.
+def by_hand(text: str, bands: int, axis: Axis = "rows", *, kept: bool = False) -> Region:
+    """``"2..3"`` as a region, whose halos may be ``kept``.
 
     Raises
     ------
@@ -204,6 +258,6 @@ def by_hand(text: str, bands: int, axis: Axis = "rows") -> Region:
     first, dots, last = text.partition("..")
     if not first.isdecimal() or (dots and not last.isdecimal()) or bands < 2:
         raise UsageError(f"{text!r} in {bands} bands is no region: name the first and last operator, such as 2..3, and two bands or more")
-    return Region(int(first), int(last) if dots else int(first), bands, axis)
+    return Region(int(first), int(last) if dots else int(first), bands, axis, kept)
 
 

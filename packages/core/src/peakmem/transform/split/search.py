@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby, product
 
 from peakmem.frontends.splitting import Axis, Region, Splittable
 from peakmem.model import InputError, Program, Refused
@@ -23,6 +24,21 @@ from peakmem.transform.split.layout import lay_out
 
 BANDS = (2, 3, 4, 5, 7, 10)
 """Numbers of bands that are estimated; small changes go beyond them."""
+
+KEPT_BANDS = (2, 3, 4, 6)
+"""The same for regions whose halos are kept."""
+
+SHARES = (0.95, 0.85, 0.7, 0.55, 0.4)
+"""Where the unsplit program holds such a share of its peak, regions whose halos are kept are looked at."""
+
+FURTHER = 1
+"""Statements by which such a region may begin before that, or end behind it."""
+
+MOST_KEPT = 200
+"""Bands of statements of such a region."""
+
+SEEDS = 3
+"""Numbers of bands in which such a region is ordered whatever was estimated: where values have many readers, their order is all."""
 
 MISSES = 2
 """Numbers of bands in a row that need no less than fewer do, after which no more are estimated for a region."""
@@ -39,11 +55,14 @@ THRESHOLDS = 40
 EARLY = 6
 """Points of the front of one base order that are ordered before the next base order is estimated, lowest first."""
 
-EFFORT = 60_000
+EFFORT = 200_000
 """Units of work (`peakmem.ordering.meter`) for the order of one split program while it is compared with others."""
 
 TRIALS = 120
 """Split programs that are ordered in a search."""
+
+PATIENCE = 20
+"""Small changes in a row that lower nothing, after which no more are tried."""
 
 GLANCE = 20_000
 """Statements of bands that `glance` estimates, half of them for each axis."""
@@ -89,12 +108,15 @@ class Searched:
         Whether the search came to its own end.
     stopped : bool
         Ctrl-C ended it.
+    ordered : list of Point
+        All that were ordered.
     """
 
     points: list[Point]
     trials: int = 0
     complete: bool = True
     stopped: bool = False
+    ordered: list[Point] = field(default_factory=list)
 
 
 def candidates(estimator: Estimator, peak: int, axes: Sequence[Axis], out: Callable[[], bool]) -> list[Candidate]:
@@ -134,6 +156,37 @@ def candidates(estimator: Estimator, peak: int, axes: Sequence[Axis], out: Calla
     return found
 
 
+def kept_candidates(estimator: Estimator, peak: int, out: Callable[[], bool]) -> list[Candidate]:
+    """Regions of rows whose halos are kept: they cost few MACs at any length, so there are only those around what is large."""
+    found: list[Candidate] = []
+    for first, last in hot_spans(estimator, peak, FURTHER):
+        shape = estimator.region(first, last, "rows", kept=True)
+        if isinstance(shape, str) or shape.joined >= peak:
+            continue
+        for bands in KEPT_BANDS:
+            if out():
+                return found
+            one = shape.halos_kept(bands) if bands * (last - first + 1) <= MOST_KEPT else None
+            if one is not None and one.peak < peak:
+                found.append(one)
+    return found
+
+
+def hot_spans(estimator: Estimator, peak: int, further: int = 0) -> list[tuple[int, int]]:
+    """First and last place of runs of statements with rows where much is held, and of those ``further`` at either end; in order."""
+    banded = [not isinstance(estimator.source.rule(v, "rows"), str) for v in estimator.order]
+    found: set[tuple[int, int]] = set()
+    for share in SHARES:
+        hot = [here and size > share * peak for here, size in zip(banded, estimator.live)]
+        for is_hot, run in groupby(range(len(hot)), key=hot.__getitem__):
+            places = list(run) if is_hot else []
+            for before, behind in product(range(further + 1), repeat=2) if places else ():
+                first, last = places[0] - before, places[-1] + behind
+                if first >= 0 and last < len(hot) and all(banded[first : last + 1]):
+                    found.add((first, last))
+    return sorted(found)
+
+
 def estimated_front(
     estimator: Estimator, found: Sequence[Candidate], peak: int
 ) -> Iterator[tuple[int, int, tuple[Region, ...]]]:
@@ -166,7 +219,7 @@ def estimated_front(
         while k:
             ended = came[k]
             if ended is not None:
-                regions.append(Region(ended.first, ended.last, ended.bands, ended.axis))
+                regions.append(Region(ended.first, ended.last, ended.bands, ended.axis, ended.kept))
             k = k - 1 if ended is None else ended.first
         total = best[n]
         assert total is not None
@@ -241,17 +294,29 @@ class Search:
                 say("estimating regions" + (f", best {self.lowest():,} B" if self.trials else ""))
                 estimator = Estimator(self.source, order)
                 found = candidates(estimator, self.peak, self.axes, self.out)
+                keeping = order == self.orders[0] and "rows" in self.axes
+                found += kept_candidates(estimator, self.peak, self.out) if keeping else []
                 front = estimated_front(estimator, found, self.peak)
                 # The lowest within the limit first: they are the ones asked for.
                 here = sorted((level, macs, order, regions) for level, macs, regions in front if macs <= self.most)
                 within += here
                 self.look_at(here[:EARLY], limit // 2, say)
+                if keeping:
+                    self.look_at(self.seeds(estimator), limit // 2, say)
             self.look_at(sorted(within), limit // 2, say)
             self.improve(limit, say)
             complete = not self.out()
         except KeyboardInterrupt:
             complete, stopped = False, True
-        return Searched(pareto(self.points, self.weight), self.trials, complete, stopped)
+        return Searched(pareto(self.points, self.weight), self.trials, complete, stopped, self.points)
+
+    def seeds(self, estimator: Estimator) -> list[tuple[int, int, tuple[int, ...], tuple[Region, ...]]]:
+        """Regions around what is large whose halos are kept, in few bands, as `look_at` takes them; the estimates unknown."""
+        return [
+            (0, 0, estimator.order, (Region(first, last, bands, kept=True),))
+            for first, last in hot_spans(estimator, self.peak)
+            for bands in range(2, 2 + SEEDS) if bands * (last - first + 1) <= MOST_KEPT
+        ]  # fmt: skip
 
     def look_at(self, rows: Sequence[tuple[int, int, tuple[int, ...], tuple[Region, ...]]], limit: int, say: Progress) -> None:
         """Order what was estimated, until so many trials are used up."""
@@ -292,17 +357,20 @@ class Search:
     def improve(self, limit: int, say: Progress) -> None:
         """Small changes to the points of the front, the lowest first, as long as any is better."""
         tried: set[tuple[tuple[int, ...], tuple[Region, ...]]] = set()
-        while self.trials < limit and not self.out():
+        before, lowest = self.trials, self.lowest()
+        while True:
             front = pareto(self.points, self.weight)
             best = next((p for p in reversed(front) if (p.order, p.regions) not in tried), None)
             if best is None or (self.goal and best.peak <= self.goal):
                 return
             tried.add((best.order, best.regions))
             for regions in neighbours(best.regions, len(best.order)):
-                if self.trials >= limit or self.out():
+                if self.trials >= min(limit, before + PATIENCE) or self.out():
                     return
                 found = self.look(best.order, regions)
                 say(f"ordering split programs: {self.trials}, best {self.lowest():,} B")
+                if self.lowest() < lowest:
+                    before, lowest = self.trials, self.lowest()
                 if found is not None and (found.value(self.weight), found.extra_macs) < (best.value(self.weight), best.extra_macs):
                     break
 
@@ -331,12 +399,14 @@ def glance(source: Splittable, order: tuple[int, ...], peak: int, most: int, wor
 
 
 def neighbours(regions: tuple[Region, ...], length: int) -> Iterator[tuple[Region, ...]]:
-    """The regions with one of them changed: bands, ends, or gone; ends move a neighbour's along where they meet."""
+    """The regions with one of them changed: bands, halos kept or not, ends, or gone; ends move a neighbour's along where they meet."""
     for k, region in enumerate(regions):
         rest = (*regions[:k], *regions[k + 1 :])
         for more in (1, -1, 2, -2, 3):
             if region.bands + more >= 2:
                 yield (*rest, replace(region, bands=region.bands + more))
+        if region.axis == "rows":
+            yield (*rest, replace(region, kept=not region.kept))
         for first, last in ((-1, 0), (1, 0), (0, 1), (0, -1)):
             moved = replace(region, first=region.first + first, last=region.last + last)
             if 0 <= moved.first <= moved.last < length:

@@ -1,11 +1,17 @@
-/* The search of canonical.py, compiled: the same nodes in the same order, so the same answer for the same budget.
+/* The search of peakmem.arena.canonical, compiled: the same nodes in the same order, so the same answer for the same budget.
  *
- * Read canonical.py first; it says what is done and why it is sound. Here an entry of a list is an item's place in its
+ * Read that first; it says what is done and why it is sound. Here an entry of a list is an item's place in its
  * part's preorder, shifted, with the item's number below it: comparing entries compares places. */
 
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
+#if defined(_WIN32)
+#define API __declspec(dllexport)
+#else
+#define API __attribute__((visibility("default")))
+#endif
 
 typedef int64_t i64;
 enum { REFUTED, FOUND, OPEN, NO_MEMORY };
@@ -189,9 +195,9 @@ static int node(Search *s, const i64 *list, i64 count, i64 offset, i64 last, i64
 
 /* All items are one part. They are numbered from 0; `near` holds the neighbours of item i from first_near[i] to first_near[i + 1], smallest
  * first. `nodes` is the budget and, on return, what is left of it. `offsets` is written when the answer is FOUND. */
-int canonical_search(i64 items, i64 sections, const i64 *size, const i64 *begin, const i64 *end, const i64 *first_near,
-                     const i64 *near, const i64 *rank, i64 by_total, i64 capacity, i64 *nodes, i64 *offsets,
-                     int (*stop)(void))
+API int peakmem_canonical_search(i64 items, i64 sections, const i64 *size, const i64 *begin, const i64 *end,
+                                 const i64 *first_near, const i64 *near, const i64 *rank, i64 by_total, i64 capacity,
+                                 i64 *nodes, i64 *offsets, int (*stop)(void))
 {
     size_t n = (size_t)items, m = (size_t)sections, pairs = (size_t)first_near[items];
     Search s = {size, begin, end, first_near, near, rank, by_total, capacity, *nodes, stop};
