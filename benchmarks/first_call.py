@@ -24,7 +24,8 @@ from resumable import add_rows, collect, last_line
 HERE = Path(__file__).resolve().parent
 NETS = (
     "mlp_branches", "aspp_like", "dense_mlp", "tree_mlp", "hf_mixtral", "two_towers", "dropper", "expand_reduce", "hf_gpt2", "hf_bert",
-    "mixer", "squeezenet", "recurrent", "randwire24", "unet", "densenet", "hf_vit", "convnext", "shufflenet", "googlenet",
+    "mixer", "gpt2_dropout", "hf_albert", "squeezenet", "convnext", "hf_vit", "recurrent", "bifpn", "shufflenet", "unet", "densenet",
+    "googlenet",
 )  # fmt: skip
 ROOM = 0.01
 """What the first step may need beyond Inductor's, as a share."""
@@ -93,6 +94,9 @@ def table(rows: list[tuple[str, dict[str, Any], dict[str, Any]]], failed: list[s
         states = ", ".join(state for _, state in b["states"])
         peaks = " | ".join(f"{n:,}" for n in (a["peaks"][0], *b["peaks"][:3]))
         lines.append(f"| {net} | {states} | {peaks} | {a['process'] / 1e6:.0f} | {b['process'] / 1e6:.0f} |")
+    missing = [n for n in NETS if n not in {net for net, *_ in rows} and n not in failed]
+    if missing:
+        lines += ["", f"Not run yet: {', '.join(missing)}."]
     if failed:
         lines += ["", f"Not measured: {', '.join(failed)}."]
     solved = [net for net, _, b in rows if b["solver"]]

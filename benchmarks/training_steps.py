@@ -99,11 +99,13 @@ def table(rows: list[tuple[str, dict[str, Any]]], failed: list[str]) -> str:
     ]
     for net, row in rows:
         first, _, third = peaks(row)
-        choice = row["choice"]
-        taken = next((b for b in choice["budgets"] if b["chosen"]), None) if choice else None
+        if False in row["identical"] or not {"kept", "permuted"}.issuperset(row["states"]):
+            raise RuntimeError(f"{net}: {row['states']}, bits equal: {row['identical']}")
+        choice = row["choice"] or row["target"]["choice"]
+        taken = next((b for b in choice["budgets"] if b["chosen"] and net.partition("@")[2] in ("", str(b["budget"]))), None)
         budget = str(taken["budget"]) if taken else net.partition("@")[2]
         before, after = (taken["before"], taken["after"]) if taken else (row["step"]["before"], row["step"]["peak"])
-        at_one = next((b for b in choice["budgets"] if b["budget"] == 1.0), None) if choice else None
+        at_one = next((b for b in choice["budgets"] if b["budget"] == 1.0), None)
         whole = f"{at_one['before']:,} | {100 * (third / at_one['before'] - 1):+.1f} %" if at_one else " | "
         more = f"{100 * taken['extra_macs'] / taken['macs'] if taken['macs'] else 0.0:.1f} %" if taken else ""
         other = row["target"]
@@ -126,11 +128,14 @@ def table(rows: list[tuple[str, dict[str, Any]]], failed: list[str]) -> str:
         cells = [f"{live.get(what, 0):,}" for what in ROWS]
         cells += [f"{step['resident'].get(what, 0):,}" for what in ("parameters", "other arguments", "optimizer state")]
         lines.append(f"| {net} | {step['phase']} | " + " | ".join(cells) + f" | {row['phases'][2]['optimizer']:,} |")
-    lines += ["", "All budgets with programs of their own, modelled: Inductor -> peakmem.", ""]
+    lines += ["", "All budgets with programs of their own that were looked at, modelled: Inductor -> peakmem.", ""]
     for net, row in rows:
-        if row["choice"]:
-            cells = [f"{b['budget']}: {b['before']:,} -> {b['after']:,} ({100 * (b['after'] / b['before'] - 1):+.1f} %)" for b in row["choice"]["budgets"]]
-            lines.append(f"- {net}: {'; '.join(cells)}")
+        searched = (row["choice"] or row["target"]["choice"])["budgets"]
+        cells = [f"{b['budget']}: {b['before']:,} -> {b['after']:,} ({100 * (b['after'] / b['before'] - 1):+.1f} %)" for b in searched]
+        lines.append(f"- {net}: {'; '.join(cells)}")
+    missing = [n for n in NETS if n not in {net for net, _ in rows} and n not in failed]
+    if missing:
+        lines += ["", f"Not run yet: {', '.join(missing)}."]
     if failed:
         lines += ["", f"Not measured: {', '.join(failed)}."]
     return "\n".join(lines) + "\n"
