@@ -289,6 +289,11 @@ class Search:
     seen: dict[tuple[tuple[int, ...], tuple[Region, ...]], Point | None] = field(default_factory=dict)
     trials: int = 0
 
+    @property
+    def keeping(self) -> bool:
+        """Whether regions with kept halos are looked at: not where bands lie in their join, where each is written to be ordered."""
+        return "rows" in self.axes and not self.source.in_place
+
     def run(self, limit: int = TRIALS) -> Searched:
         """Search until nothing is better, the trials are used up, the time is, or Ctrl-C."""
         say = self.progress or silent
@@ -299,7 +304,7 @@ class Search:
                 say("estimating regions" + (f", best {self.lowest():,} B" if self.trials else ""))
                 estimator = Estimator(self.source, order)
                 found = candidates(estimator, self.peak, self.axes, self.out)
-                keeping = order == self.orders[0] and "rows" in self.axes
+                keeping = self.keeping and order == self.orders[0]
                 found += kept_candidates(estimator, self.peak, self.out) if keeping else []
                 front = estimated_front(estimator, found, self.peak)
                 # The lowest within the limit first: they are the ones asked for.
@@ -309,7 +314,7 @@ class Search:
                 if keeping:
                     self.look_at(self.seeds(estimator), limit // 2, say)
             self.look_at(sorted(within), limit // 2, say)
-            for kept in (False, True):  # the former have fewer statements, so their arenas reach their live peak more often
+            for kept in (False, True)[: 1 + self.keeping]:  # the former have fewer statements, so their arenas reach their live peak more often
                 self.improve(limit, say, kept)
             complete = not self.out()
         except KeyboardInterrupt:
