@@ -25,7 +25,7 @@ def real(test: Callable[..., None]) -> Callable[..., None]:
     (("--region", "3..x", "--bands", "2"), "no region"),
     (("--region", "2..3"), "--bands"),
     (("--bands", "2"), "--region"),
-    (("--region", "2..3:width", "--bands", "2"), "rows and channels"),
+    (("--region", "2..3:width", "--bands", "2"), "rows and channels, and kept"),
     (("--region", "2..3", "--bands", "2", "--max-extra-macs", "2%"), "nothing is searched"),
     (("--plot", "front.png"), "not a .svg file"),
     (("--objective", "speed"), "not one of"),
@@ -54,8 +54,8 @@ def test_a_real_model_in_bands(peakmem: Call, tmp_path: Path) -> None:
     done = peakmem(*arguments)
     assert (done.code, done.err) == (0, "")
     first = done.out.splitlines()[0]
-    assert "below the certified optimum of the unsplit model (55,296 B)" in first
-    assert "certified optimal for this split, over all orders;" in first  # no operator of this model has an overlay
+    assert "below the certified optimum of the unsplit model with overlays (55,296 B)" in first  # a reshape's, at the end
+    assert "for this split, over all orders and overlays; predicted" in first
     assert "more MACs" in first
     assert plot.read_text().startswith("<svg")
     assert "rows" in page.read_text()
@@ -70,7 +70,7 @@ def test_regions_by_hand_and_the_document(peakmem: Call, tmp_path: Path) -> None
     document = done.document
     assert document["schema"] == "peakmem.result/1"
     assert document["split"]["regions"] == [
-        {"statements": ["2:CONV_2D", "3:DEPTHWISE_CONV_2D"], "bands": 4, "axis": "rows"}
+        {"statements": ["2:CONV_2D", "3:DEPTHWISE_CONV_2D"], "bands": 4, "axis": "rows", "halo": "computed"}
     ]
     assert document["runtime"]["predicted_bytes"] == 36864
     assert document["optimal"]

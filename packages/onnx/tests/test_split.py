@@ -121,7 +121,8 @@ def test_files_in_bands_give_the_same_bits(store, level, opset):
 
 
 @needs_runtime
-def test_several_operands_and_results(store):
+@pytest.mark.parametrize("kept", [False, True])
+def test_several_operands_and_results(store, kept):
     """A residual, a join of channels, one number for a row of all, two results, padding left to the runtime."""
     nodes = [
         conv("x", "a", "w0"), helper.make_node("Sigmoid", ["a"], ["b"], "sigmoid"), helper.make_node("Mul", ["a", "b"], ["c"], "mul"),
@@ -133,7 +134,7 @@ def test_several_operands_and_results(store):
     weights = [weight("w0", 6, 3, 3, 3), weight("w1", 5, 6, 3, 3, seed=1)]
     inputs = [value("x", [1, 3, 32, 24]), value("g", [1, 11, 1, 1])]
     one = load(store(model(nodes, inputs, [value("y", None), value("c", None)], weights)), "none")
-    made = in_bands(one, Region(0, len(nodes) - 1, 4))
+    made = in_bands(one, Region(0, len(nodes) - 1, 4, kept=kept))
     rng = np.random.default_rng(0)
     feeds = {"x": rng.standard_normal((1, 3, 32, 24)).astype(np.float32), "g": rng.standard_normal((1, 11, 1, 1)).astype(np.float32)}
     assert outputs(made.serialized(), feeds) == outputs(one.serialized(), feeds)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, product
+from typing import TypeAlias
 
 from peakmem.frontends.splitting import Axis, Region, Splittable
 from peakmem.model import InputError, Program, Refused
@@ -66,6 +67,10 @@ PATIENCE = 30
 
 GLANCE = 20_000
 """Statements of bands that `glance` estimates, half of them for each axis."""
+
+
+Estimated: TypeAlias = tuple[int, int, tuple[int, ...], tuple[Region, ...]]
+"""Bytes and MACs as estimated, base order, regions."""
 
 
 @dataclass(frozen=True)
@@ -289,34 +294,46 @@ class Search:
     seen: dict[tuple[tuple[int, ...], tuple[Region, ...]], Point | None] = field(default_factory=dict)
     trials: int = 0
 
+    @property
+    def keeping(self) -> bool:
+        """Whether regions with kept halos are looked at: not where bands lie in their join, where each is written to be ordered."""
+        return "rows" in self.axes and not self.source.in_place
+
     def run(self, limit: int = TRIALS) -> Searched:
         """Search until nothing is better, the trials are used up, the time is, or Ctrl-C."""
         say = self.progress or silent
         complete, stopped = True, False
         try:
-            within: list[tuple[int, int, tuple[int, ...], tuple[Region, ...]]] = []
+            within: list[Estimated] = []
+            first: tuple[Estimator, list[Candidate]] | None = None
             for order in dict.fromkeys(map(tuple, self.orders)):
                 say("estimating regions" + (f", best {self.lowest():,} B" if self.trials else ""))
                 estimator = Estimator(self.source, order)
                 found = candidates(estimator, self.peak, self.axes, self.out)
-                keeping = order == self.orders[0] and "rows" in self.axes
-                found += kept_candidates(estimator, self.peak, self.out) if keeping else []
-                front = estimated_front(estimator, found, self.peak)
-                # The lowest within the limit first: they are the ones asked for.
-                here = sorted((level, macs, order, regions) for level, macs, regions in front if macs <= self.most)
+                first = first or (estimator, found)
+                here = self.affordable(estimator, found)
                 within += here
                 self.look_at(here[:EARLY], limit // 2, say)
-                if keeping:
-                    self.look_at(self.seeds(estimator), limit // 2, say)
             self.look_at(sorted(within), limit // 2, say)
-            for kept in (False, True):  # the former have fewer statements, so their arenas reach their live peak more often
-                self.improve(limit, say, kept)
+            self.improve(limit, say, kept=False)
+            if first is not None and self.keeping:
+                # Last, since halos that are kept cost statements, and arenas of fewer reach their live peak more often.
+                estimator, found = first
+                more = limit // 2 + self.trials
+                found = found + kept_candidates(estimator, self.peak, self.out)
+                self.look_at(self.affordable(estimator, found)[:EARLY] + self.seeds(estimator), more, say)
+                self.improve(more, say, kept=True)
             complete = not self.out()
         except KeyboardInterrupt:
             complete, stopped = False, True
         return Searched(pareto(self.points, self.weight), self.trials, complete, stopped, self.points)
 
-    def seeds(self, estimator: Estimator) -> list[tuple[int, int, tuple[int, ...], tuple[Region, ...]]]:
+    def affordable(self, estimator: Estimator, found: Sequence[Candidate]) -> list[Estimated]:
+        """The estimated front as far as its MACs may be spent, the lowest first: they are the ones asked for."""
+        front = estimated_front(estimator, found, self.peak)
+        return sorted((level, macs, estimator.order, regions) for level, macs, regions in front if macs <= self.most)
+
+    def seeds(self, estimator: Estimator) -> list[Estimated]:
         """Regions around what is large whose halos are kept, in few bands, as `look_at` takes them; the estimates unknown."""
         return [
             (0, 0, estimator.order, (Region(first, last, bands, kept=True),))
@@ -324,7 +341,7 @@ class Search:
             for bands in range(2, 2 + SEEDS) if bands * (last - first + 1) <= MOST_KEPT
         ]  # fmt: skip
 
-    def look_at(self, rows: Sequence[tuple[int, int, tuple[int, ...], tuple[Region, ...]]], limit: int, say: Progress) -> None:
+    def look_at(self, rows: Sequence[Estimated], limit: int, say: Progress) -> None:
         """Order what was estimated, until so many trials are used up."""
         for _, _, order, regions in rows:
             if self.trials >= limit or self.out():
