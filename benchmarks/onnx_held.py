@@ -38,6 +38,7 @@ SECOND = {
     "silero_vad": {"input": (3, 288), "state": (2, 3, 128)},
 }  # fmt: skip
 """Inputs of a second shape; other inputs stay."""
+LEVELS = "none,all"
 PAGE = ROOT / "docs" / "tables" / "onnx-held.md"
 HEAD = (
     "model", "level", "as it comes", "its second run", "a second shape", "planned arena", "planned arena, C", "planned places, C",
@@ -113,7 +114,7 @@ def main() -> int:
     arguments = parser(__doc__)
     arguments.add_argument("--write", action="store_true", help="write docs/tables/onnx-held.md")
     arguments.add_argument("--keep", action="store_true", help="make the rows that the page has not")
-    arguments.add_argument("--levels", default="none,all", metavar="A,B", help="of ONNX Runtime's optimizer (%(default)s)")
+    arguments.add_argument("--levels", default=LEVELS, metavar="A,B", help="of ONNX Runtime's optimizer (%(default)s)")
     arguments.add_argument("--only", default="", metavar="TEXT", help="models whose name contains this")
     given = arguments.parse_args()
     if counting_library() is None:
@@ -138,7 +139,8 @@ def main() -> int:
             except PeakmemError as error:
                 rows[name, level] = [name, level, *[""] * 6, str(error).replace(str(path), name)]
             print("| " + " | ".join(rows[name, level]) + " |", file=sys.stderr, flush=True)
-            page(target, rows.values(), absent, load_of_machine)
+            missing = [f"{one} ({each})" for one in all_of_them for each in LEVELS.split(",") if (one, each) not in rows]
+            page(target, rows.values(), absent, missing, load_of_machine)
     return 0
 
 
@@ -150,8 +152,8 @@ def kept(file: Path) -> dict[tuple[str, str], list[str]]:
     return {(cells[0].strip(), cells[1].strip()): [cell.strip() for cell in cells] for cells in lines}
 
 
-def page(target: Path | None, rows: Iterable[list[str]], absent: list[str], load_of_machine: Load) -> None:
-    """Print what there is, and write it."""
+def page(target: Path | None, rows: Iterable[list[str]], absent: list[str], missing: list[str], load_of_machine: Load) -> None:
+    """Print what there is, and what is missing, and write it."""
     write(
         target,
         "ONNX Runtime: what allocators hold",
@@ -164,6 +166,7 @@ def page(target: Path | None, rows: Iterable[list[str]], absent: list[str], load
         "predicted. Constants are not counted.",
         markdown(HEAD, rows, left=2),
         *(f"Absent: {sentence}." for sentence in absent),
+        *([f"Not run yet: {', '.join(missing)}; `--keep` runs them and keeps the others."] if missing else []),
         load_of_machine.note(),
     )
 

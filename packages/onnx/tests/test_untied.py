@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import peakmem
+import peakmem_onnx
 import pytest
 from onnx import helper
 from peakmem.api import load, optimize
@@ -67,6 +68,8 @@ def test_any_session_runs_it_with_the_same_bits(store, tmp_path):
     x = np.random.default_rng(1).standard_normal((1, 3, 32, 32)).astype(np.float32)
     one, two = (onnxruntime.InferenceSession(str(p), options).run(None, {"x": x})[0] for p in (path, tmp_path / "out.onnx"))
     assert one.tobytes() == two.tobytes()
+    again = peakmem_onnx.session(tmp_path / "out.onnx", check=True).run(None, {"x": x})[0]
+    assert again.tobytes() == one.tobytes()
 
 
 def test_where_it_does_not_pay_shapes_stay(store):

@@ -117,7 +117,8 @@ def _check(
     from peakmem_onnx.child import executed_order
     from peakmem_onnx.feeds import make_feeds
 
-    inputs = dict(feeds) if feeds is not None else make_feeds(proto, {}, path)[0]
+    shapes = (protos.read_marker(proto) or {}).get("shapes", {})  # of inputs that the file leaves open
+    inputs = dict(feeds) if feeds is not None else make_feeds(protos.with_shapes(proto, shapes), {}, path)[0]
     options = _options(threads, way, settings)
     with tempfile.TemporaryDirectory(prefix="peakmem-onnx-") as folder:
         options.enable_profiling = True

@@ -120,7 +120,7 @@ class OnnxModel(Artifact, Model):
         if least < found:
             order = default_order(self.graph, freely)
             loose = self._untied(order)
-            taken = loose.bytes_under(PORTABLE, file_order)
+            taken = loose.bytes_under(PORTABLE, lambda graph: file_order(graph) if graph is loose.graph else default_order(graph))
             if taken < found:
                 kept = (
                     f"; declared shapes are named by storage, so that default sessions keep no dead storage for another tensor (with the "
