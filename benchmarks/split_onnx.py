@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+from types import ModuleType
 
 import peakmem
 from common import markdown, of_tests
@@ -37,6 +38,21 @@ def main() -> int:
     tests = of_tests("packages/onnx/tests/splitnets.py")
     counts: dict[str, Counter[str]] = {}
     reasons: Counter[str] = Counter()
+    try:
+        look(tests, arguments, counts, reasons)
+    except KeyboardInterrupt:
+        print("ended by Ctrl-C; these are the nets so far", file=sys.stderr)
+    total: Counter[str] = Counter()
+    for count in counts.values():
+        total.update(count)
+    rows = [[kind, *(counts[kind][c] for c in COLUMNS)] for kind in sorted(counts)]
+    print(markdown(("kind", *COLUMNS), [*rows, ["all", *(total[c] for c in COLUMNS)]], 1))
+    print(markdown(("refused because", "times"), reasons.most_common(), 1))
+    return 1 if total["wrong"] else 0
+
+
+def look(tests: ModuleType, arguments: argparse.Namespace, counts: dict[str, Counter[str]], reasons: Counter[str]) -> None:
+    """All nets, counted by kind; every one that is wrong is printed."""
     for seed in range(arguments.seed, arguments.seed + arguments.nets):
         if (seed - arguments.seed) % 25 == 0:
             print(f"net {seed}", file=sys.stderr, flush=True)
@@ -77,13 +93,6 @@ def main() -> int:
                     if arguments.keep is not None:
                         arguments.keep.mkdir(parents=True, exist_ok=True)
                         (arguments.keep / f"net{seed}_{level}_{k}.onnx").write_bytes(proto.SerializeToString())
-    total: Counter[str] = Counter()
-    for count in counts.values():
-        total.update(count)
-    rows = [[kind, *(counts[kind][c] for c in COLUMNS)] for kind in sorted(counts)]
-    print(markdown(("kind", *COLUMNS), [*rows, ["all", *(total[c] for c in COLUMNS)]], 1))
-    print(markdown(("refused because", "times"), reasons.most_common(), 1))
-    return 1 if total["wrong"] else 0
 
 
 if __name__ == "__main__":

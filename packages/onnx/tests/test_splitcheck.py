@@ -79,9 +79,9 @@ def test_random_nets_are_equal_or_refused(tmp_path, seed):
     path.write_bytes(image_net(seed + 40, kind=("float", "half", "qdq", "qlinear")[seed]).SerializeToString())
     one = peakmem.load(path, frontend="onnx", ort_level=("all", "basic", "extended", "none")[seed])
     done = 0
-    for region in regions(one.splittable(), rng, 3):
+    for region in regions(one.splittable(), rng, 12):
         split = laid_out(one, region)
-        if isinstance(split, str):
+        if isinstance(split, str) or done == 2:
             continue
         try:
             made = one.apply_split(split)
