@@ -84,7 +84,7 @@ def plant(folder: Path, found: Iterable[Path]) -> None:
     good = list(found)
     for path in good:
         shutil.copy(path, folder / f"{path.parent.name}-{path.name}")
-    largest = max(good, key=lambda p: p.stat().st_size)
+    largest = max(good, key=lambda p: (p.suffix != ".json", p.stat().st_size))  # half a JSON file may be passed over as none of ours
     (folder / f"cut{largest.suffix}").write_bytes(largest.read_bytes()[: largest.stat().st_size // 2])
     program = next((p for p in good if p.suffix == ".json"), Path(__file__).parents[1] / "examples" / "branches.json")
     (folder / HOSTILE).write_bytes(b" " + program.read_bytes())  # other bytes, or it would be the same model
@@ -108,6 +108,7 @@ class Run:
         done = subprocess.run(self.command(*more), capture_output=True, text=True)
         assert done.returncode in (0, 1, 2), done.stderr
         assert "Traceback" not in done.stderr and "internal error" not in done.stderr + done.stdout, done.stderr
+        assert self.rows(), done.stderr  # 2 is said of a survey that did not begin, too
         return time.monotonic() - start
 
     def rows(self) -> list[bytes]:
@@ -142,6 +143,10 @@ def cluster() -> Iterator[str]:
             process = subprocess.Popen([sys.executable, "-m", "dask", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             stack.callback(process.wait)
             stack.callback(process.terminate)
+        from distributed import Client
+
+        with Client(address, timeout=600) as client:
+            client.wait_for_workers(2, timeout=600)
         yield address
 
 

@@ -42,6 +42,7 @@ import importlib
 import math
 import multiprocessing
 import resource
+import signal
 import sys
 import threading
 import time
@@ -73,6 +74,9 @@ GRAPHS = (
     "inductor/hf_t5",
     "inductor/squeezenet1_1",
 )
+
+
+LIMIT = 10.0
 
 
 @dataclass
@@ -649,7 +653,7 @@ def summary(rows: list[Row]) -> list[list[object]]:
 def main() -> int:
     arguments = parser(__doc__)
     arguments.add_argument("names", nargs="*", metavar="NAME", help=f"graphs (default: {len(GRAPHS)} of them)")
-    arguments.add_argument("--limit", type=float, default=10.0, help="CPU seconds a graph and method (%(default)s)")
+    arguments.add_argument("--limit", type=float, default=LIMIT, help="CPU seconds a graph and method (%(default)s)")
     arguments.add_argument("--states", type=int, default=400_000, help="states of the dynamic program (%(default)s)")
     arguments.add_argument("--largest", type=int, default=200, help="statements of the MILP (%(default)s)")
     arguments.add_argument("--tflite-tools", type=Path, metavar="DIR", help="a clone of github.com/oxmlsys/tflite-tools")
@@ -670,6 +674,7 @@ def main() -> int:
     load = Load()
     rows: list[Row] = []
     wrong: list[str] = []
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell takes from what it starts in the background
     left = [graph.name for graph in graphs]
     try:
         for graph in graphs:
@@ -684,11 +689,20 @@ def main() -> int:
         print("interrupted; what follows is about the graphs that were done", file=sys.stderr)
     if not rows:
         sys.exit("no graph was done")
+    publish(rows, wrong, left, options, told, load)
+    return 1 if wrong else 0
+
+
+def publish(
+    rows: list[Row], wrong: list[str], left: list[str], options: argparse.Namespace, told: str, load: Load
+) -> None:
+    """Print and write the page: a row a method, then a row a graph and method."""
     ours_of = {r.graph: r.peak for r in rows if r.method == "peakmem"}
+    limit = "" if options.limit == LIMIT else f" --limit {options.limit:g}"
     write(
         options.markdown,
         "Side by side: other ways to order the same graphs",
-        "python benchmarks/side_by_side.py --tflite-tools CLONE --markdown docs/tables/side_by_side.md",
+        f"python benchmarks/side_by_side.py{limit} --tflite-tools CLONE --markdown docs/tables/side_by_side.md",
         f"Limit {options.limit:g} s of CPU time a graph and method (HiGHS: about that), one thread each; "
         f"{options.states:,} states for the dynamic program. Inductor's functions: {told}. For peakmem the seconds include "
         "writing and checking the certificate; for the solvers, building the model. *With start*: the solver was given the best "
@@ -708,7 +722,6 @@ def main() -> int:
         else "No claimed bound exceeds the best order of any method, and no method has a better order than peakmem.",
         load.note(),
     )
-    return 1 if wrong else 0
 
 
 def cells(row: Row, reference: int | None) -> list[object]:

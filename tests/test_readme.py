@@ -59,7 +59,8 @@ def test_commands_exist_with_their_options(
             continue
         assert words[0] in COMMANDS, f"{page}: peakmem {words[0]}"
         named = [b for a, b in itertools.pairwise(words) if a == "--frontend"]
-        frontend = next(iter([*named, *owners]), None)
+        files = [name for w in words[1:] for name in ("tflite", "onnx") if w.endswith(f".{name}")]
+        frontend = next(iter([*named, *owners, *files]), None)
         if frontend is not None and frontend not in discover():
             continue  # judged in the session that installs it
         if "--frontend" not in options_of(words[0], None, capsys):
