@@ -9,7 +9,7 @@ import pytest
 
 
 def branching(torch: Any) -> Any:
-    """A stem, two dilated branches, a concatenation: aspp_like, smaller."""
+    """A stem, three dilated branches, a concatenation: aspp_like, smaller."""
     nn, F = torch.nn, torch.nn.functional
 
     class Net(nn.Module):  # type: ignore[misc]
@@ -17,9 +17,9 @@ def branching(torch: Any) -> Any:
             super().__init__()
             self.stem = nn.Conv2d(3, 16, 3, 2, 1)
             self.branches = nn.ModuleList(
-                nn.ModuleList([nn.Conv2d(16, 32, 1), nn.Conv2d(32, 8, 3, padding=d, dilation=d)]) for d in (1, 2)
+                nn.ModuleList([nn.Conv2d(16, 32, 1), nn.Conv2d(32, 8, 3, padding=d, dilation=d)]) for d in (1, 2, 3)
             )
-            self.out = nn.Conv2d(16, 8, 1)
+            self.out = nn.Conv2d(24, 8, 1)
 
         def forward(self, x: Any) -> Any:
             x = F.relu(self.stem(x))
