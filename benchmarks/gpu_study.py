@@ -307,7 +307,7 @@ def table(out: Path) -> str:
     versions = ", ".join(sorted({e["torch"] for e in entries if "torch" in e}))
     say("# Inductor on a GPU: predicted and reached\n")
     computed = sum(bool(r.get("computes")) for r in served)
-    what = "on a GPU" if computed == len(served) else "with torch's own caching allocator on a CUDA without hardware, where no kernel is compiled or run"
+    what = "on a GPU" if computed == len(served) else "with torch's own caching allocator on a CUDA without hardware, where no kernel runs"
     say(f"Made by `benchmarks/gpu_study.py` with torch {versions} {what}; bytes above entry of the call.\n")
     say(f"- {len(entries)} configurations, {sum('failed' in e for e in entries)} of which did not run; {len(rows)} graphs.")
     say(f"- {len(served)} of {len(rows)} graphs ({100 * len(served) / max(1, len(rows)):.1f} %) are permuted; {sum('pool' in r for r in served)} have a static pool.")
