@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 from cases import RANDOM, Case
 from random_traces import random_trace
 from recorded import replayed
 from stub import build
 
+HERE = Path(__file__).resolve().parent
 FIRST, COUNT = 1_000_000, 25
 """Seeds that are in no recording."""
 
@@ -40,7 +40,7 @@ def test_the_replay_is_the_allocator(case: Case, stub: dict[str, str]) -> None:
     command = [sys.executable, str(HERE / "recorder.py"), "random", str(FIRST), str(COUNT)]
     done = subprocess.run(command, env=os.environ | stub | case.environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    real = {seed: rows for seed, rows in map(json.loads, done.stdout.splitlines())}
+    real = dict(map(json.loads, done.stdout.splitlines()))
     assert len(real) == COUNT
     for seed, rows in real.items():
         assert [list(row) for row in replayed(case, random_trace(seed))] == rows, seed
