@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,9 @@ def test_random_traces_are_as_the_real_allocator_served_them(case: Case, random_
 
 @pytest.mark.parametrize("case", PROGRAMS, ids=lambda case: case.name)
 def test_programs_are_as_the_real_allocator_served_them(case: Case, programs: Any) -> None:
-    for program in programs:
+    recorded = [program for program in programs if case.name in program["rows"]]
+    assert len(recorded) > 100
+    for program in recorded:
         events = unpack(program["events"])
         assert differences(program["events"], replayed(case, events)) == program["rows"][case.name], program["name"]
 
@@ -100,7 +103,7 @@ def check(allocator: CachingAllocator) -> None:
         spans.append((segment.address, segment.address + sum(block.size for block in segment.blocks)))
         if not segment.small and not segment.span:
             assert all(block.size > MIB or not block.active for block in segment.blocks)
-    assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False)), "segments do not overlap"
+    assert all(a[1] <= b[0] for a, b in pairwise(spans)), "segments do not overlap"
     assert (requested, allocated, active, total) == allocator.figures
     assert requested <= active <= total
 

@@ -10,6 +10,7 @@ import gc
 import json
 import sys
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ class Words(nn.Module):
 
 def dense(*widths: int) -> nn.Module:
     parts: list[nn.Module] = []
-    for a, b in zip(widths, widths[1:], strict=False):
+    for a, b in pairwise(widths):
         parts += [nn.Linear(a, b), nn.ReLU()]
     return nn.Sequential(*parts)
 
@@ -161,10 +162,7 @@ def run(name: str) -> None:
     for step in range(2):
         x = given(max(batch - step, 1) if "ragged" in modes else batch)  # the next batch a little smaller: blocks fit badly
         for _ in range(2 if "accumulate" in modes else 1):
-            if "checkpointed" in modes:
-                y = torch.utils.checkpoint.checkpoint(call, x, use_reentrant=False)
-            else:
-                y = call(x)
+            y = torch.utils.checkpoint.checkpoint(call, x, use_reentrant=False) if "checkpointed" in modes else call(x)
             y.float().square().mean().backward()
             del y
         optimizer.step()

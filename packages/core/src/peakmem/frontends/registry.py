@@ -16,7 +16,7 @@ GROUP = "peakmem.frontends"
 OURS = ("inductor", "onnx", "tflite")
 """Frontends of this project by name; each is in a distribution ``peakmem-NAME``."""
 
-_SUFFIXES = {".tflite": "tflite", ".onnx": "onnx", ".py": "inductor"}
+_SUFFIXES = {".tflite": "tflite", ".onnx": "onnx", ".py": "inductor", ".pickle": "inductor"}
 
 
 def discover() -> dict[str, EntryPoint]:

@@ -10,12 +10,21 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
 from peakmem.model import InputError, UsageError
 
-from peakmem_inductor.cuda.caching import MAIN, SMALL_REQUEST, SMALL_SEGMENT, BlockState, PoolId, SegmentState, round_size
+from peakmem_inductor.cuda.caching import (
+    MAIN,
+    SMALL_REQUEST,
+    SMALL_SEGMENT,
+    BlockState,
+    PoolId,
+    SegmentState,
+    round_size,
+)
 from peakmem_inductor.cuda.conf import INTERVALS, Settings
 from peakmem_inductor.cuda.pickles import read_pickle
 
@@ -174,7 +183,7 @@ def _device(read: _Reader, number: int, rows: list[Any], trace: list[Any]) -> De
         stream, pool = read.number(row, "stream", where, 0), read.pool(row, "segment_pool_id", where)
         segments.append(SegmentState(start, stream, small, tuple(blocks), pool))
     segments.sort(key=lambda segment: segment.address)
-    for one, other in zip(segments, segments[1:], strict=False):
+    for one, other in pairwise(segments):
         if one.address + one.size > other.address:
             read.fail("segments", "overlap")
     history = []
