@@ -21,7 +21,10 @@ TESTING = ("pytest", "pytest-xdist", "hypothesis")
 TORCH = "torch==2.13.0"
 """The release whose wrappers the inductor tests were written against."""
 
-CONTRACT = ("tests/test_contract.py", "tests/test_readme.py", "tests/test_report.py")
+TORCH_CUDA = "torch==2.14.1"
+"""The newest release that was tried, a CUDA build of some 5 GB; runs without a GPU on a CUDA that owns no hardware."""
+
+CONTRACT = ("tests/test_blocks.py", "tests/test_contract.py", "tests/test_readme.py", "tests/test_report.py")
 """Of what spans packages, the tests that say more beside another frontend; session ``cli`` runs them all."""
 
 RUNNING = tuple(f"packages/tflite/tests/test_{name}.py" for name in ("enlarge", "faults", "frontend", "measure", "process", "structure"))
@@ -127,6 +130,14 @@ def inductor(session: nox.Session) -> None:
     """The Inductor frontend with PyTorch, and the contract."""
     need(session, "inductor")
     session.install(TORCH, *map(local, CORE), local("inductor", "torch"), local("cli"), PLUGIN, *TESTING)
+    test(session, "packages/inductor/tests", *CONTRACT)
+
+
+@nox.session(name="inductor-cuda")
+def inductor_cuda(session: nox.Session) -> None:
+    """The Inductor frontend with the newest torch of its range, and the replay of the caching allocator beside the real one."""
+    need(session, "inductor")
+    session.install(TORCH_CUDA, "setuptools", *map(local, CORE), local("inductor"), local("cli"), PLUGIN, *TESTING)
     test(session, "packages/inductor/tests", *CONTRACT)
 
 
