@@ -92,7 +92,7 @@ def test_most_random_nets_can_be_split(tiny):
 
 def test_a_split_model_is_ordered_planned_and_measured_like_any_other(tiny, tflm):
     model = load(tiny.encode(tiny.convolutions((8, 8, 4, 4))))
-    found = peakmem.split(model, max_extra_macs="30%", time_limit=None)
+    found = peakmem.split(model, max_extra_macs="30%", objective="peak", time_limit=None)
     assert found.model is not None, found.reason
     check = found.verification
     assert check.failures == ()
@@ -103,7 +103,7 @@ def test_a_split_model_is_ordered_planned_and_measured_like_any_other(tiny, tflm
     assert document["split"]["unsplit"]["optimal"]
     assert document["runtime"]["optimized_bytes"] == check.optimized_bytes
     assert document["split"]["extra_macs"] <= 0.3 * document["split"]["macs"]
-    again = peakmem.split(model, max_extra_macs="30%", time_limit=None, measure=False)
+    again = peakmem.split(model, max_extra_macs="30%", objective="peak", time_limit=None, measure=False)
     assert again.model.data == found.model.data
 
 
@@ -141,7 +141,8 @@ def test_the_search_finds_what_is_known_to_be_reachable(shared, name):
     if name not in paths:
         pytest.skip(f"{name}.tflite is not among the shared models")
     for target, share, head in SEARCHED[name]:
-        found = peakmem.split(load(paths[name].read_bytes(), target), max_extra_macs=share, measure=False, time_limit=None)
+        model = load(paths[name].read_bytes(), target)
+        found = peakmem.split(model, max_extra_macs=share, objective="peak", measure=False, time_limit=None)
         assert found.model.predicted_bytes <= head, (target, share)
         assert found.model.predicted_bytes < found.unsplit_bound
 
@@ -402,12 +403,15 @@ def test_regions_by_hand_are_not_said_to_have_a_limit(tiny):
 def test_operators_that_take_more_than_they_save_are_told(tiny):
     """The head is smaller, the arena need not be."""
     model = load(tiny.encode(tiny.convolutions((8, 8, 4, 4))))
-    found = peakmem.split(model, max_extra_macs="30%", time_limit=None, measure=False)
-    added = len(found.split.steps) - len(model.program)
-    said = [note for note in found.notes if "--objective arena" in note]
-    assert bool(said) is (added * 224 > model.predicted_bytes - found.model.predicted_bytes)
+    found = peakmem.split(model, max_extra_macs="30%", objective="peak", time_limit=None, measure=False)
+    said = [note for note in found.notes if "--objective peak" in note]
+    assert bool(said) is (found.added * 224 > model.predicted_bytes - found.model.predicted_bytes)
+    assert said
     found.overhead = 0
-    assert not any("--objective arena" in note for note in found.notes)
+    assert not any("--objective peak" in note for note in found.notes)
+    counted = peakmem.split(model, max_extra_macs="30%", time_limit=None, measure=False)
+    assert counted.model is None or counted.model.predicted_bytes + 224 * counted.added < model.predicted_bytes
+    assert counted.model is not None or "--objective peak" in counted.reason
 
 
 def test_candidates_are_priced_with_the_overlays_that_the_file_will_have(tiny):
@@ -446,7 +450,7 @@ def test_after_ctrl_c_in_the_search_the_rest_is_short(tiny, monkeypatch):
 
     monkeypatch.setattr(run.Search, "run", stopped)
     monkeypatch.setattr(run, "certify", noted)
-    found = peakmem.split(model, max_extra_macs="30%", time_limit=1000.0, measure=False)
+    found = peakmem.split(model, max_extra_macs="30%", objective="peak", time_limit=1000.0, measure=False)
     assert found.model is not None and found.interrupted
     assert limits[0] == 250.0
     assert limits[1:] and set(limits[1:]) == {1.0}

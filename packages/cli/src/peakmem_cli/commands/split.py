@@ -49,8 +49,8 @@ def command(
     ] = None,
     objective: Annotated[
         str,
-        typer.Option("--objective", metavar="peak|arena", help="What is to be small; 'arena' also counts what further operators take, estimated."),
-    ] = "peak",
+        typer.Option("--objective", metavar="arena|peak", help="What is to be small: the live peak and what further operators take, estimated; or the peak alone."),
+    ] = "arena",
     region: Annotated[
         list[str] | None,
         typer.Option("--region", metavar="A..B", help="Split operators A to B and search nothing; A..B:channels cuts channels, A..B:kept keeps halos; repeatable."),
@@ -86,7 +86,7 @@ def command(
     most = DEFAULT_MACS if max_extra_macs is None else max_extra_macs
     found = look(
         model, options, frontend, time_limit, no_measure, screen, wanted=wanted, max_extra_macs=most, target_peak=target_peak,
-        objective="arena" if objective == "arena" else "peak",
+        objective="peak" if objective == "peak" else "arena",
     )  # fmt: skip
     written = save(found, output, force=force)
     drawn = plot is not None and draw(found, plot, model, force=force)
@@ -118,7 +118,7 @@ def regions(texts: list[str], bands: list[int]) -> list[Region]:
 def look(
     model: Path, options: dict[str, object], frontend: str | None, time_limit: float, no_measure: bool, screen: Screen, *,
     wanted: list[Region] | None = None, max_extra_macs: str | None = None, target_peak: int | None = None,
-    objective: Objective = "peak",
+    objective: Objective = "arena",
 ) -> Splitting:  # fmt: skip
     """Read the model and split it; a result is there when this returns."""
     import peakmem

@@ -46,6 +46,8 @@ class Splitting:
         Why nothing was made.
     overhead : int
         Bytes that a further statement costs the runtime beside the quantity, about.
+    weight : int
+        Of those, what the search counts.
     """
 
     source: Model
@@ -62,12 +64,18 @@ class Splitting:
     measurement: Measurement = field(default_factory=Measurement)
     reason: str = ""
     overhead: int = 0
+    weight: int = 0
     interrupted: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
     def verification(self) -> Verification | None:
         return self.measurement.verification
+
+    @property
+    def added(self) -> int:
+        """How many statements the split program has more than the given one."""
+        return 0 if self.split is None else len(self.split.steps) - len(self.source.program)
 
     @property
     def unsplit_bound(self) -> int | None:
@@ -103,11 +111,10 @@ class Splitting:
         """Whether the further statements take more than the quantity saves."""
         if self.split is None or self.model is None:
             return []
-        added = len(self.split.steps) - len(self.source.program)
-        taken, saved = added * self.overhead, self.source.predicted_bytes - self.model.predicted_bytes
+        taken, saved = self.added * self.overhead, self.source.predicted_bytes - self.model.predicted_bytes
         if taken <= saved:
             return []
-        return [f"{added} more statements take about {in_bytes(taken)} beside {self.source.quantity}, estimated, more than the {in_bytes(saved)} saved; --objective arena counts both"]
+        return [f"{self.added} more statements take about {in_bytes(taken)} beside {self.source.quantity}, estimated, more than the {in_bytes(saved)} saved; without --objective peak both are counted"]
 
     def to_json(self, *, output: str | None = None) -> dict[str, Any]:
         """The document ``peakmem.result/1``: of the split program where one was made, with ``split``."""

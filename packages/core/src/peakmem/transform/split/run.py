@@ -12,7 +12,7 @@ from peakmem.frontends.splitting import Axis, Region, Split, Splittable, Unequal
 from peakmem.model import Program, Refused, UsageError
 from peakmem.ordering import Ordering
 from peakmem.system.progress import silent
-from peakmem.system.sizes import human
+from peakmem.system.sizes import human, in_bytes
 from peakmem.transform.recompute.reruns import parse_extra_macs
 from peakmem.transform.split.bases import base_orders
 from peakmem.transform.split.document import Splitting
@@ -37,7 +37,7 @@ def split(
     *,
     max_extra_macs: str | None = None,
     target_peak: int | None = None,
-    objective: Objective = "peak",
+    objective: Objective = "arena",
     regions: Sequence[Region] | None = None,
     axes: Sequence[Axis] = ("rows", "channels"),
     realize: bool = True,
@@ -54,8 +54,9 @@ def split(
         ``"2%"`` of the program's MACs, or a number: what rows computed twice may cost; 10 % if not given.
     target_peak : int, optional
         Bytes: the split of fewest MACs that needs no more is chosen. Without it the one that needs least.
-    objective : {"peak", "arena"}
-        What is to be small: the live peak, or that and what the runtime keeps for each further operator, as estimated.
+    objective : {"arena", "peak"}
+        What is to be small: the live peak and what the runtime keeps for each further operator, as estimated; or the live
+        peak alone.
     regions : sequence of Region, optional
         Split exactly these, by places in the order of the artifact, instead of searching.
     axes : sequence of {"rows", "channels"}
@@ -87,6 +88,8 @@ def split(
     most = parse_extra_macs(DEFAULT_MACS if max_extra_macs is None else max_extra_macs, macs)
     ordering = certify(model, time_limit=None if time_limit is None else time_limit / 4, progress=progress)
     result = Splitting(source=model, ordering=ordering, macs=macs, most=most if regions is None else None, target=target_peak, overhead=source.overhead)
+    if objective == "arena" and regions is None and target_peak is None:
+        result.weight = source.overhead
     result.seconds["order"] = spent = time.monotonic() - begin
     if ordering.interrupted and (time_limit is None or spent < time_limit / 4):  # Ctrl-C, not the time limit
         result.interrupted, result.reason = True, "interrupted before regions were searched"
@@ -104,7 +107,7 @@ def split(
     else:
         search = Search(
             source, base_orders(source, ordering.orders[""]), ordering.peak, most, goal=target_peak or 0,
-            weight=source.overhead if objective == "arena" else 0, axes=tuple(axes),
+            weight=result.weight, axes=tuple(axes),
             deadline=None if deadline is None else deadline - 0.25 * (time_limit or 0.0), progress=progress,
         )  # fmt: skip
         points = _searched(result, search)
@@ -159,7 +162,7 @@ def _searched(result: Splitting, search: Search) -> list[Point]:
     result.search = search.run()
     result.interrupted = result.search.stopped
     result.seconds["search"] = result.seconds.get("search", 0.0) + time.monotonic() - since
-    return [p for p in result.search.points if p.peak < result.ordering.peak and p.peak <= (result.target or p.peak)]
+    return [p for p in result.search.points if p.value(result.weight) < result.ordering.peak and p.peak <= (result.target or p.peak)]
 
 
 def _ordered(result: Splitting, target: int, deadline: float | None) -> bool:
@@ -189,12 +192,12 @@ def _next(result: Splitting, tried: Sequence[Point], loss: float) -> Point | Non
         reached = result.model.predicted_bytes + result.source.realized_offset
         if reached <= max(result.reordering.peak, result.target or 0):
             return None
-        below = min(below, reached)
-    left = [p for p in result.search.ordered if p.peak < below and p.peak <= (result.target or p.peak) and p not in tried]
+        below = min(below, reached + result.weight * result.added)
+    left = [p for p in result.search.ordered if p.value(result.weight) < below and p.peak <= (result.target or p.peak) and p not in tried]
     if result.target is not None:
         return min(left, key=lambda p: (p.extra_macs, p.peak, p.added), default=None)
-    left = [p for p in left if p.peak + loss * p.added < below] or left
-    return min(left, key=lambda p: (p.peak + loss * p.added, p.extra_macs, p.regions, p.order), default=None)
+    left = [p for p in left if p.value(result.weight) + loss * p.added < below] or left
+    return min(left, key=lambda p: (p.value(result.weight) + loss * p.added, p.extra_macs, p.regions, p.order), default=None)
 
 
 def _realize(result: Splitting, one: Split, deadline: float | None, progress: Progress | None) -> tuple[int, int]:
@@ -206,12 +209,18 @@ def _realize(result: Splitting, one: Split, deadline: float | None, progress: Pr
     schedule = made.schedule(ordering, deadline=None if deadline is None else max(deadline, time.monotonic() + 1.0))
     final = made.apply(schedule)
     reached = final.predicted_bytes
+    taken = result.weight * (len(one.steps) - len(model.program))
     if reached >= model.predicted_bytes:
         why = f"the split needs {model.quantity} {human(reached)}, no less than the model as it is ({human(model.predicted_bytes)})"
         if schedule.notes and ordering.peak < model.predicted_bytes + model.realized_offset:  # it could, and the adapter says why not
             why = "the split that was found is not taken: " + "; ".join(schedule.notes)
         result.reason = result.reason or why
-    elif result.model is None or reached < result.model.predicted_bytes:
+    elif reached + taken >= model.predicted_bytes:
+        result.reason = result.reason or (
+            f"the split that was found brings {model.quantity} to {in_bytes(reached)}, and its further statements take about "
+            f"{in_bytes(taken)}, no less than was saved (--objective peak does not count them)"
+        )
+    elif result.model is None or reached + taken < result.model.predicted_bytes + result.weight * result.added:
         result.split, result.written, result.model, result.reordering, result.schedule = one, made, final, ordering, schedule
         result.reason = ""
     return ordering.peak, reached + model.realized_offset
@@ -226,6 +235,8 @@ def _reason(
     why = "" if found.complete else "; interrupted" if found.stopped else "; the search ended early, give more --time-limit"
     if target is not None and any(p.peak < peak for p in found.points):
         return f"no regions of it that run in bands were found to need {target:,} B or less for {most:,} more MACs{why}"
+    if any(p.peak < peak for p in found.ordered):
+        return f"no regions of it that run in bands were found to save more than their further statements take{why} (--objective peak does not count them)"
     order = ordering.orders[""]
     _, live, _, _ = program.live_bytes(order, program.workspaces)
     hot = [order[k] for k, size in enumerate(live) if size == peak]
