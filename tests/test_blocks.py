@@ -26,10 +26,12 @@ NEEDS = {"onnx": ("onnx", "onnxruntime"), "tflite": ("tflite", "tflite_micro"), 
 
 ELSEWHERE = {
     "--backend": "needs workers", "dask": "needs a cluster", "curl": "needs the network", "--device-log": "needs the log of a board",
+    "--inputs": "needs arrays of the model's inputs",
 }  # fmt: skip
 """What a line may name that is tried in other tests or nowhere."""
 
-SHOWN = {"tutorial.md": "tests/test_readme.py runs it and compares what it prints", "plugin.md": "its blocks are pieces of tests/plugin"}
+SHOWN = {"tutorial.md": "tests/test_readme.py runs it and compares what it prints", "plugin.md": "its blocks are pieces of tests/plugin",
+         "cuda_snapshots.md": "what records needs a GPU; packages/inductor/tests reads what was recorded"}  # fmt: skip
 
 
 def need(frontend: str) -> None:

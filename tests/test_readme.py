@@ -59,7 +59,8 @@ def test_commands_exist_with_their_options(
             continue
         assert words[0] in COMMANDS, f"{page}: peakmem {words[0]}"
         named = [b for a, b in itertools.pairwise(words) if a == "--frontend"]
-        files = [name for w in words[1:] for name in ("tflite", "onnx") if w.endswith(f".{name}")]
+        ends = {".tflite": "tflite", ".onnx": "onnx", ".pickle": "cuda-snapshot"}
+        files = [ends[Path(w).suffix] for w in words[1:] if Path(w).suffix in ends]
         frontend = next(iter([*named, *owners, *files]), None)
         if frontend is not None and frontend not in discover():
             continue  # judged in the session that installs it

@@ -81,6 +81,8 @@ def _options(builder, op: Op):
         return simple("ResizeNearestNeighborOptions")
     if op.op == "RESIZE_BILINEAR":
         return simple("ResizeBilinearOptions")
+    if op.op == "STRIDED_SLICE":
+        return simple("StridedSliceOptions")
     if op.op == "PAD":
         return simple("PadOptions")
     if op.op == "CONCATENATION":

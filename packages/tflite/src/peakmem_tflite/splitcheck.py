@@ -184,7 +184,7 @@ class _Reading(Sides):
             number, _ = self.now.run(step)
             reason = "is not an operator of the first"
             if (number not in known or op.op in _COPIES) and pure(self.new.file.graph, self.new.main, op):
-                reason = self._parts(q, op)
+                reason = self._parts(q, op, original=number in known)
             if number in known:
                 self.placed[q] = number
             elif reason:
@@ -203,8 +203,11 @@ class _Reading(Sides):
             return t == u
         return self.now.value(self.new.file.names[0][t]) == self.values[u] and not self.old.main.tensors[u].variable
 
-    def _parts(self, q: int, op: Operator) -> str:
-        """Note the pieces that an operator's result is; the reason where it is none."""
+    def _parts(self, q: int, op: Operator, *, original: bool) -> str:
+        """Note the pieces that an operator's result is; the reason where it is none.
+
+        The result of an operator of the original keeps its number: a slice may hold all of another tensor there, too.
+        """
         reason = ""
         found: dict[Piece, None] = {}
         for way in (self._sliced, self._joined, self._in_bands):
@@ -217,7 +220,7 @@ class _Reading(Sides):
         t = op.outputs[0]
         self.pieces[t] = tuple(found)[:MOST_PIECES]
         for piece in found:  # what holds all of one of the original's has its number
-            if piece.rows == whole(piece.rows.count) and self.new.file.kind(0, t) == self.old.file.kind(0, piece.tensor):
+            if not original and piece.rows == whole(piece.rows.count) and self.new.file.kind(0, t) == self.old.file.kind(0, piece.tensor):
                 self.now.now[self.new.file.names[0][t]] = self.values[piece.tensor]
         return ""
 

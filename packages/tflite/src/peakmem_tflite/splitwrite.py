@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from peakmem.frontends.splitting import Split, Step
-from peakmem.model import InputError, Program
+from peakmem.model import InputError, Program, Refused
 
 from peakmem_tflite.bands import TfliteBands, dimension
 from peakmem_tflite.enlarge import INPUTS, OUTPUTS
@@ -47,9 +47,15 @@ def write(bands: TfliteBands, split: Split) -> tuple[Graph, int]:
     ------
     InputError
         When a table has fields this version cannot copy.
+    Refused
+        When the static check does not recognise what was written: another split may do.
     """
     writing = _Writing(bands, split)
-    graph = check(bands.graph, read(writing.file(), "the split model"))
+    new = read(writing.file(), "the split model")
+    try:
+        graph = check(bands.graph, new)
+    except InputError as error:
+        raise Refused(f"the split that was written is not recognised: {error}") from None
     return graph, sum(len(t.data) for t in writing.new if t.like >= 0 and t.data is not None)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from peakmem.arena.canonical import PREORDERS, parts, search
 from peakmem.arena.greedy import arena_size
 from peakmem.arena.items import Item, Placement, unit_of
 
@@ -41,6 +40,8 @@ class Lowering:
         enough: int = 0,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
+        from peakmem.arena.canonical import parts  # not above: it brings numpy, which listing frontends does without
+
         self.best = start
         self._items, self._enough, self._stop = items, enough, stop
         self._unit = unit_of(items)
@@ -78,6 +79,8 @@ class Lowering:
 
     def _attempt(self, capacity: int, limit: int) -> Iterator[int]:
         """Try all preorders at one capacity until it is reached or refuted."""
+        from peakmem.arena.canonical import PREORDERS, search
+
         for preorder in range(len(PREORDERS)):
             offsets, left = [0] * len(self._items), limit
             for part in self._parts:
