@@ -221,7 +221,7 @@ def test_what_runs_but_not_as_the_optimizer_saves_it_is_told_with_a_way_out(stor
     def fail(*_, **__):
         raise RuntimeFailed("Graph attribute inferencing failed")
 
-    monkeypatch.setattr("peakmem_onnx.compile.collect", fail)
+    monkeypatch.setattr("peakmem_onnx.compile.collect_shapes", fail)
     refuse(store(branches()), r"cannot load or run what it makes of it at --ort-level all: Graph .* failed; try --ort-level none")
     refuse(store(branches()), "cannot load or run it: Graph attribute inferencing failed$", ort_level="none")
 

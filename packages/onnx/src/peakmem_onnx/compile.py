@@ -89,7 +89,7 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
     # A file that peakmem wrote has its dimensions fixed, or it says for which shapes it leaves them open; their names went with that.
     recorded: dict[str, list[int]] = (marker or {}).get("shapes", {})
     if recorded:
-        free = {name: frozenset(range(len(shape))) for name, shape in recorded.items()}
+        free = protos.open_axes(proto, recorded)
         shapes = {**recorded, **shapes}
     protos.fix_dimensions(proto, dims if marker is None else {}, shapes, path, free)
     sets = largest_first(make_feeds(protos.with_shapes(proto, shapes if recorded and not arrays else {}), fixed, path, arrays))

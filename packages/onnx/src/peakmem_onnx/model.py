@@ -117,7 +117,8 @@ class OnnxModel(Artifact, Model):
         untied: Facts | None = None
         freely, least = best_numbering(self.graph, self.facts, starts, reuse=False)
         kept = ""
-        if least < found:
+        # Of values in bodies the sessions do not tell all shapes, so what their storage shares is not known.
+        if least < found and not any(node.bodies for node in self.graph.nodes):
             order = default_order(self.graph, freely)
             loose = self._untied(order)
             taken = loose.bytes_under(PORTABLE, lambda graph: file_order(graph) if graph is loose.graph else default_order(graph))

@@ -165,6 +165,12 @@ def real_inputs(graph: Any) -> list[Any]:
     return [v for v in graph.input if v.name not in given]
 
 
+def open_axes(proto: Any, names: Iterable[str]) -> dict[str, frozenset[int]]:
+    """The axes of some inputs whose dimensions a model leaves open."""
+    types = {v.name: v.type.tensor_type for v in real_inputs(proto.graph)}
+    return {n: frozenset(k for k, d in enumerate(types[n].shape.dim) if d.dim_value < 1) for n in names if n in types}
+
+
 def fix_dimensions(
     proto: Any, dims: Mapping[str, int], shapes: Mapping[str, Sequence[int]], path: Path, free: Mapping[str, frozenset[int]] | None = None
 ) -> None:
