@@ -249,9 +249,9 @@ def test_programs_that_inductor_planned_are_permuted_too(torch: Any, check: Any,
     from torch._inductor import config
 
     net, x = branches(torch), torch.randn(16, 32)
-    with config.patch(memory_planning=True, memory_pool=where):
-        torch.compile(net, backend=check.backend)(x).sum().backward()
-    check.assert_exact(graphs=2)
+    with config.patch(memory_planning=True, memory_pool=where), torch.no_grad():  # in training torch 2.13 plans none
+        torch.compile(net, backend=check.backend)(x)
+    check.assert_exact(graphs=1)
     assert any("= alloc_from_pool(pool" in row["graph"].wrapper.source for row in check.rows)
 
 
