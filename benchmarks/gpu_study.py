@@ -29,6 +29,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from each_graph import compile_each
+
 HERE = Path(__file__).resolve().parent
 CUDA = HERE.parent / "packages" / "inductor" / "tests" / "cuda"
 HISTORIES = 10
@@ -82,27 +84,7 @@ class Study:
         self.computes = False
 
     def backend(self, gm: Any, example_inputs: Any) -> Any:
-        from peakmem_inductor import backend
-        from torch._inductor import compile_fx as module
-
-        backend._install()
-
-        def receive(loaded: Any, path: Any) -> None:
-            original, seen = loaded.call, []
-
-            def call(args: list[Any]) -> Any:
-                if seen:
-                    return original(args)
-                seen.append(1)
-                return self.graph(loaded, path, original, args)
-
-            loaded.call = call
-
-        def inner(*args: Any, **kwargs: Any) -> Any:
-            with backend._active(receive):
-                return module.compile_fx_inner(*args, **kwargs)
-
-        return module.compile_fx(gm, example_inputs, inner_compile=inner)
+        return compile_each(self.graph, gm, example_inputs)
 
     def graph(self, loaded: Any, path: Any, original: Any, args: list[Any]) -> Any:
         from peakmem.model import PeakmemError

@@ -18,6 +18,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
+from each_graph import compile_each  # noqa: E402
 from inductor_study import configurations, key_of  # noqa: E402
 
 
@@ -28,27 +29,7 @@ class Study:
         self.rows: list[dict[str, Any]] = []
 
     def backend(self, gm: Any, example_inputs: Any) -> Any:
-        from peakmem_inductor import backend
-        from torch._inductor import compile_fx as module
-
-        backend._install()
-
-        def receive(loaded: Any, path: Path) -> None:
-            original, seen = loaded.call, []
-
-            def call(args: list[Any]) -> Any:
-                if seen:
-                    return original(args)
-                seen.append(1)
-                return self.graph(loaded, path, original, args)
-
-            loaded.call = call
-
-        def inner(*args: Any, **kwargs: Any) -> Any:
-            with backend._active(receive):
-                return module.compile_fx_inner(*args, **kwargs)
-
-        return module.compile_fx(gm, example_inputs, inner_compile=inner)
+        return compile_each(self.graph, gm, example_inputs)
 
     def graph(self, loaded: Any, path: Path, original: Any, args: list[Any]) -> Any:
         from peakmem.model import PeakmemError

@@ -196,8 +196,14 @@ class Splittable(ABC):
         """
 
     def bar(self, statement: int, axis: Axis, why: str) -> None:
-        """From now on this statement has no rule along that axis: it was seen to compute something else in bands."""
-        raise NotImplementedError
+        """From now on this statement has no rule along that axis: it was seen to compute something else in bands.
+
+        Raises
+        ------
+        Refused
+            With ``why``, where an adapter has rules that no run can overturn.
+        """
+        raise Refused(why)
 
     def in_memory(self, split: Split) -> Program:
         """The split program as the runtime's memory sees it; another one than its own where bands lie in their join.
