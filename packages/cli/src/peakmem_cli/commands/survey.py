@@ -254,7 +254,7 @@ def finish(
         names = ", ".join(row.model.name for row in over)
         count = f"{len(over)} of {len(rows)} models need{'s' if len(over) == 1 else ''}"
         return screen.verdict(Refused(f"over budget: {count} more than {human(budget)}: {names}"))
-    if failed := [row for row in rows if row.result is None]:
+    if failed := [row for row in rows if row.code not in (0, 1)]:
         return screen.verdict(InputError("; ".join(f"{row.model.path}: {row.error}" for row in failed)))
     if require_optimal and (open_ones := [row for row in rows if not row.optimal]):
         names = ", ".join(row.model.name for row in open_ones)
