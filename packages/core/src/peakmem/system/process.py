@@ -159,10 +159,12 @@ def run_child(
 def _communicate(process: subprocess.Popen[bytes], given: bytes, limit: float | None) -> tuple[bytes, bytes]:
     """Its output; `subprocess.TimeoutExpired` once it has computed for ``limit`` seconds."""
     left, passed, computed = limit, monotonic(), 0.0
+    sent: bytes | None = given
     while left is not None:
         try:
-            return process.communicate(given, timeout=min(left, TICK))
+            return process.communicate(sent, timeout=min(left, TICK))
         except subprocess.TimeoutExpired:
+            sent = None  # what is left of it is remembered
             now, spent = monotonic(), seconds_of(process.pid)
             lasted, passed = now - passed, now
             if spent is None:
