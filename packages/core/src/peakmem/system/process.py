@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
+from typing import IO
 
 from peakmem.model import RuntimeFailed
 
@@ -159,12 +160,13 @@ def run_child(
 def _communicate(process: subprocess.Popen[bytes], given: bytes, limit: float | None) -> tuple[bytes, bytes]:
     """Its output; `subprocess.TimeoutExpired` once it has computed for ``limit`` seconds."""
     left, passed, computed = limit, monotonic(), 0.0
-    sent: bytes | None = given
+    if given:  # `communicate` goes on reading after a timeout, but not writing
+        threading.Thread(target=_feed, args=(process.stdin, given), daemon=True).start()
+        process.stdin = None
     while left is not None:
         try:
-            return process.communicate(sent, timeout=min(left, TICK))
+            return process.communicate(timeout=min(left, TICK))
         except subprocess.TimeoutExpired:
-            sent = None  # what is left of it is remembered
             now, spent = monotonic(), seconds_of(process.pid)
             lasted, passed = now - passed, now
             if spent is None:
@@ -174,7 +176,12 @@ def _communicate(process: subprocess.Popen[bytes], given: bytes, limit: float | 
                 computed = max(computed, spent)
             if left <= 0:
                 raise
-    return process.communicate(given)
+    return process.communicate()
+
+
+def _feed(pipe: IO[bytes], given: bytes) -> None:
+    with contextlib.suppress(OSError), pipe:  # it need not read, and may have ended
+        pipe.write(given)
 
 
 def seconds_of(pid: int) -> float | None:
