@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from peakmem.ordering.cuts import births_of, cheapest_state
+from peakmem.ordering import native
+from peakmem.ordering.cuts import births_of, cheapest_state, least_cut
 from peakmem.ordering.meter import Meter, OutOfTime
 from peakmem.ordering.problem import Problem, State
 from peakmem.ordering.rules import ALL, Rules
@@ -56,6 +57,8 @@ class Pricer:
         self.state = State(problem)
         self.start = 0
         self.cuts = 0
+        kernel = native.kernel()
+        self._compiled = None if kernel is None else kernel.growth(problem, births)
 
     def move_to(self, path: Sequence[int]) -> None:
         """Make the state reached by ``path`` the start."""
@@ -66,6 +69,13 @@ class Pricer:
         self.state.unwind(common)
         self.state.advance(path[common:])
         self.start = len(path)
+
+    def compiled(self, level: int) -> native.Growth | None:
+        """The compiled loops, at the start state; None where there are none, or the level does not fit."""
+        if self._compiled is None or level >= native.LARGEST:
+            return None
+        self._compiled.move(self.state.path)
+        return self._compiled
 
     def ancestors(self, v: int) -> list[int]:
         """Strict ancestors of v beyond the start, ascending (so in a legal order)."""
@@ -85,6 +95,11 @@ class Pricer:
         Stops as soon as some state of at most ``enough`` bytes is known; the price is then an upper bound. ``members``
         are the statements of T beyond the start.
         """
+        compiled = self.compiled(enough)
+        if compiled is not None:
+            value, path, cuts = compiled.price(v, trap, members, enough, self.rules.absorption, self.meter, least_cut)
+            self.cuts += cuts
+            return value, path
         state = self.state
         ancestors = self.ancestors(v)
         self.meter.spend(1 + len(ancestors))
@@ -172,7 +187,7 @@ def forward_trap(
         Bytes to begin with: exits that cost at most the level are swallowed. When none is left, the trap has closed: the
         least price is a lower bound.
     state : State, optional
-        Where to begin (default: the empty state). It is moved and brought back.
+        Where to begin (default: the empty state). It is moved and brought back, with ``ready`` in ascending order.
     pricer : Pricer, optional
         To be reused between calls on one problem.
     births : list, optional
@@ -198,6 +213,12 @@ def forward_trap(
         pricer = Pricer(problem, births, rules)
     pricer.meter = meter = meter or Meter()
     pricer.move_to(top.path)
+    # What was tried from here before must not show in what is swallowed first.
+    top.settle()
+    pricer.state.settle()
+    compiled = pricer.compiled(level)
+    if compiled is not None:
+        return _grown(compiled, pricer, level, order, raising, limit, rules)
     origin = len(top.path)
     before = pricer.cuts
     best: Trap | None = None
@@ -285,9 +306,26 @@ def forward_trap(
             fresh.clear()
     finally:
         top.unwind(origin)
+        top.settle()
     if best is None:
         return Trap(level, (), (), cuts=pricer.cuts - before)
     return best
+
+
+def _grown(
+    compiled: native.Growth, pricer: Pricer, level: int, order: Sequence[int], raising: bool, limit: int | None, rules: Rules
+) -> Trap:
+    """`forward_trap` from the start of ``pricer``, in the compiled loops."""
+    ended, level, cuts, found = compiled.grow(
+        level, limit, raising, pricer.rules.absorption, rules.stale_prices, rules.followers, order, pricer.meter, least_cut
+    )
+    pricer.cuts += cuts
+    best = None if found is None else Trap(*found[:3], cuts=found[3])
+    if ended == native.LARGE or (ended == native.CLOSED and best is None):
+        return Trap(level, (), (), closed=ended == native.CLOSED, cuts=cuts)
+    if best is None:
+        raise OutOfTime
+    return best if ended == native.CLOSED else replace(best, closed=False)
 
 
 def statement_trap(problem: Problem, v: int, level: int) -> Trap:
