@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from peakmem.ordering.bounds import Births, Pricer, Trap, forward_trap
+from peakmem.ordering.bounds import Pricer, Trap, forward_trap
 from peakmem.ordering.cuts import Cut, births_of, cheapest_state
 from peakmem.ordering.meter import Meter
 from peakmem.ordering.precedence import Closure, Refutation, Round
@@ -241,7 +241,7 @@ class Writer:
 
     def _exits(self, pricer: Pricer, trap: Trap) -> list[dict[str, Any]] | None:
         """All exits of a trap with their flows; None if one is not dear enough from where the pricer starts."""
-        problem, births, state = pricer.problem, pricer.births, pricer.state
+        problem, births, state = pricer.problem, pricer.births, pricer.at_start()
         names = self._called(problem)
         rows = []
         shown = []
