@@ -55,10 +55,10 @@ def session(
     proto = protos.read_model(path)
     recipe = protos.read_marker(proto) or {}
     count = threads if threads is not None else int(recipe.get("threads", 1))
-    way = way_of(str(recipe.get("deploy", "python")), "ort")
+    way = way_of(str(recipe.get("deploy", "python")), language=str(recipe.get("language", "auto")))
     if arena and way is RECIPE:
         way = ARENA
-    if way is ARENA:
+    if way.planned:
         _register(path, arena or int(recipe.get("chunk", 0)))
     if check:
         _check(path, proto, count, way, feeds, settings)
@@ -78,8 +78,8 @@ def _options(threads: int, way: Way, settings: Mapping[str, Any]) -> Any:
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     if way in (RECIPE, ARENA):
         options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-    options.enable_cpu_mem_arena = way is ARENA
-    if way is ARENA:
+    options.enable_cpu_mem_arena = way.planned
+    if way.planned:
         options.add_session_config_entry("session.use_env_allocators", "1")
     options.enable_mem_pattern = False
     options.enable_mem_reuse = way.reuse

@@ -17,7 +17,7 @@ from peakmem_onnx.facts import Facts
 from peakmem_onnx.feeds import write_feeds
 from peakmem_onnx.graph import Graph
 from peakmem_onnx.held import requests
-from peakmem_onnx.orders import priority_order
+from peakmem_onnx.orders import default_order, priority_order
 from peakmem_onnx.planner import plan
 from peakmem_onnx.portable import topological
 from peakmem_onnx.runtime import scratch
@@ -57,9 +57,9 @@ def events_of(graph: Graph, facts: Facts, order: Sequence[int], *, reuse: bool =
     return events, [(number, -1) for number in numbers.values()]
 
 
-def high_water(graph: Graph, facts: Facts, order: Sequence[int]) -> int:
+def high_water(graph: Graph, facts: Facts, order: Sequence[int], *, reuse: bool = False) -> int:
     """Bytes that runs touch in a region without end."""
-    return Arena(ENDLESS, 1).high_water(_runs(graph, facts, order, 2))
+    return Arena(ENDLESS, 1).high_water(_runs(graph, facts, order, 2, reuse=reuse))
 
 
 def planned_size(graph: Graph, facts: Facts, order: Sequence[int], *, reuse: bool = False) -> int:
@@ -147,8 +147,12 @@ def best_order(
     effort: int | None = None,
     *,
     allowed: Callable[[Sequence[int]], bool] = lambda order: True,
+    numbered: bool = False,
+    reuse: bool = False,
 ) -> tuple[tuple[int, ...], int]:
-    """An order that a session with the recipe's options runs, and the size of its planned region.
+    """An order of the file's nodes, and the size of the planned region of a session that runs it.
+
+    With the recipe's options a session runs the order of the file; what is ``numbered`` runs the default order of it.
 
     Parameters
     ----------
@@ -160,15 +164,23 @@ def best_order(
         Replays to spend; by default fewer for larger graphs. The result depends on nothing else.
     allowed : callable
         Which orders come into question; the first of ``starts`` does.
+    numbered, reuse : bool
+        See `peakmem_onnx.ways.Way`.
     """
     n = len(graph.nodes)
     spend = max(20, min(200, 20_000 // max(n, 1))) if effort is None else effort
     source = random.Random(SEED)
 
-    def touched(order: Sequence[int]) -> int:
-        return high_water(graph, facts, order)
+    def written(order: Sequence[int]) -> tuple[int, ...]:
+        return tuple(order) if numbered else priority_order(graph, order)
 
-    first = [order for order in (priority_order(graph, start) for start in starts) if allowed(order)]
+    def executed(order: Sequence[int]) -> Sequence[int]:
+        return default_order(graph, order) if numbered else order
+
+    def touched(order: Sequence[int]) -> int:
+        return high_water(graph, facts, executed(order), reuse=reuse)
+
+    first = [order for order in map(written, starts) if allowed(order)]
     best, least = _least(first, touched)
     for _ in range(spend):
         rank = [0.0] * n
@@ -176,11 +188,11 @@ def best_order(
             rank[v] = float(i)
         for _ in range(source.choice((1, 1, 2, 4))):
             rank[source.randrange(n)] = source.uniform(-1, n)
-        other = priority_order(graph, topological(graph.predecessors, rank))
+        other = written(topological(graph.predecessors, rank))
         if allowed(other):
             best, least = _least([best, other], touched, least)
     # What is touched in a region without end is not quite the size of one with an end.
-    return _least([best, *first], lambda order: planned_size(graph, facts, order))
+    return _least([best, *first], lambda order: planned_size(graph, facts, executed(order), reuse=reuse))
 
 
 def _least(
