@@ -18,7 +18,7 @@ from peakmem_onnx.feeds import by_shape
 from peakmem_onnx.graph import Graph, read_graph
 from peakmem_onnx.orders import file_order
 from peakmem_onnx.parts import part_of
-from peakmem_onnx.planned import planned_size, recorded_size
+from peakmem_onnx.planned import planned_regions, recorded_regions
 from peakmem_onnx.replaying import Places, job, recorded
 from peakmem_onnx.rewrite import permute
 from peakmem_onnx.ways import ARENA, NATIVE, PORTABLE, RECIPE, REPLAY, Way
@@ -103,7 +103,7 @@ class Artifact:
     written : list of Path
         Where it was saved.
     regions : list of int
-        Bytes of the planned arena in which it was measured to make the smaller process; none or one.
+        Bytes of the first region of the planned arena in which it was measured to make the smaller process; none or one.
     levelled : dict of str to Artifact
         The same source at other levels, as far as they were asked for.
     """
@@ -160,7 +160,7 @@ class Artifact:
         """What the child is told to run this file in its way."""
         more: dict[str, Any] = {}
         if self.way.planned:
-            more["chunk"] = self.predicted_bytes
+            more["chunk"] = self.layout[0]
         if self.way is NATIVE:  # Python's sessions take the same, where there is nothing else
             more["capi"] = library_of_the_wheel() is not None
         elif self.way is REPLAY:
@@ -202,21 +202,22 @@ class Artifact:
     def predicted_bytes(self) -> int:
         """Peak of the quantity over all shapes, replayed for the order executed."""
         if self.way.planned:
-            return self.region()
+            return sum(self.layout)
         if self.way is REPLAY:
             return max(one.bytes for one in self.places) + max(one.outputs for one in self.places)
         return self.bytes_under(self.way, self.executed)
 
     @property
     def predicted_by_shape(self) -> list[int]:
-        """`predicted_bytes` of runs of each shape alone; of an arena, the region that would do for it, and where bodies are, does."""
+        """`predicted_bytes` of runs of each shape alone; of an arena, the regions that would do for it, and where bodies are, do."""
         if self.way is REPLAY:
             return [one.total for one in self.places]
         if self.way.planned and self.has_bodies:
             return [self.predicted_bytes for _ in self.facts.shapes]
         if self.way.planned:
             order = self.executed(self.graph)
-            return [planned_size(self.graph, replace(one, others=()), order, reuse=self.way.reuse) for one in self.facts.shapes]
+            each = [planned_regions(self.graph, replace(one, others=()), order, reuse=self.way.reuse) for one in self.facts.shapes]
+            return [sum(regions) for regions in each]
         return [self.bytes_under(self.way, self.executed, one) for one in self.facts.shapes]
 
     @property
@@ -224,15 +225,20 @@ class Artifact:
         """Whether there are nodes like If, Loop and Scan."""
         return any(node.bodies for node in self.graph.nodes)
 
-    def region(self, facts: Facts | None = None) -> int:
-        """Bytes of the one region of a planned arena in which runs of this file need no other one.
+    @cached_property
+    def layout(self) -> tuple[int, ...]:
+        """Regions of the planned arena that this file is written for."""
+        return self.planned_regions()
+
+    def planned_regions(self, facts: Facts | None = None) -> tuple[int, ...]:
+        """Bytes of the regions of a planned arena in which runs of this file need no others; mostly there is one.
 
         Replayed; where there are bodies, recorded. ``facts`` are those that know of requests, by default the file's own.
         """
         if self.has_bodies:
             session = {"threads": self.origin.threads, "external": self.origin.external, "limit": self.origin.limit, "arena": True}
-            return recorded_size(self._serialized(self._numbered_proto()), self.origin.feeds, {**session, **self.way.session})
-        return planned_size(self.graph, facts or self.facts, self.executed(self.graph), reuse=self.way.reuse)
+            return recorded_regions(self._serialized(self._numbered_proto()), self.origin.feeds, {**session, **self.way.session})
+        return planned_regions(self.graph, facts or self.facts, self.executed(self.graph), reuse=self.way.reuse)
 
     @cached_property
     def weight_bytes(self) -> int:
@@ -252,7 +258,7 @@ class Artifact:
         if self.way.planned:  # who opens the file must know how large the region is
             proto = _copy(proto)
             more = {"language": "c"} if self.way is NATIVE else {}
-            protos.write_marker(proto, {**self.origin.recipe, "deploy": "arena", **more, "chunk": self.predicted_bytes})
+            protos.write_marker(proto, {**self.origin.recipe, "deploy": "arena", **more, "chunk": self.layout[0]})
         return self._serialized(proto)
 
     def _numbered_proto(self) -> Any:

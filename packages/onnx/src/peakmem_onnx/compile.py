@@ -134,9 +134,9 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
         place = {v: i for i, v in enumerate(order)}
         numbering = tuple(place[v] for v in given)
     model = kind(proto, facts, origin, digest, tuple(notes), way, marker is None, numbering)
-    if way.planned and model.predicted_bytes >= LARGEST_REGION:
+    if way.planned and model.layout[0] >= LARGEST_REGION:
         raise InputError(
-            f"{path}: its region would take {human(model.predicted_bytes)}, and ONNX Runtime plans less than 2 GiB; use --deploy python"
+            f"{path}: its region would take {human(model.layout[0])}, and ONNX Runtime plans less than 2 GiB; use --deploy python"
         )
     folded = _folded(model) if marker is None else ""
     return replace(model, remarks=(*model.remarks, folded)) if folded else model

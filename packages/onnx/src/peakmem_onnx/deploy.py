@@ -37,7 +37,7 @@ def session(
     feeds : mapping, optional
         Inputs for that run; by default random ones made from the inputs' types.
     arena : int
-        Bytes of a planned arena for a file that was not written for one; `peakmem optimize` tells them where it pays.
+        Bytes of the first region of a planned arena for a file that was not written for one; `peakmem optimize` tells them where it pays.
     **settings
         Further attributes of ``onnxruntime.SessionOptions``.
 
@@ -97,7 +97,7 @@ def _register(path: Path, size: int) -> None:
         raise Refused(f"{path}: does not say how large its arena is; write it again with --deploy arena")
     if size not in _PLANNED:
         if _PLANNED:
-            raise Refused(f"{path}: this process has an arena of {_PLANNED[0]} bytes already, and a process has one; use another")
+            raise Refused(f"{path}: this process has an arena that begins with {_PLANNED[0]} bytes already, and a process has one; use another")
         try:
             plan_arena(size)
         except Exception as error:
@@ -106,7 +106,7 @@ def _register(path: Path, size: int) -> None:
 
 
 _PLANNED: list[int] = []
-"""Sizes of the arena of this process: none or one."""
+"""First regions of the arena of this process: none or one."""
 
 
 def _check(

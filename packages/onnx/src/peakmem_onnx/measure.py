@@ -167,7 +167,7 @@ def verify(model: Artifact, other: Artifact, *, progress: Progress | None = None
 
 
 def _shapes(model: Artifact, run: dict[str, Any]) -> list[dict[str, Any]]:
-    """What runs of each shape take: predicted, and measured where they can be told apart (an arena has one region for all)."""
+    """What runs of each shape take: predicted, and measured where they can be told apart (an arena is for all of them)."""
     rows = []
     sets = model.origin.feeds
     for group, predicted in zip(by_shape(sets), model.predicted_by_shape, strict=True):
@@ -218,15 +218,13 @@ def _processes(model: Artifact, other: Artifact, notes: list[str], progress: Pro
         notes.append(f"the memory of the process was not measured: {error}")
         return []
     notes.extend(process.sentences(rows))
-    if other.regions:
+    if sentence := process.advice(rows):
+        way_out = "" if model.way.planned or any(row.name == process.PLANNED for row in rows) else "; --deploy arena plans its arena"
+        notes.append(sentence + way_out)
+    elif other.regions:
         notes.append(
-            f"the process is smaller in a planned arena of {other.regions[-1]:,} bytes than with the settings alone: --snippet makes it, "
+            f"the process is smaller in a planned arena that begins with {other.regions[-1]:,} bytes than with the settings alone: --snippet makes it, "
             f"and so does peakmem_onnx.session(..., arena={other.regions[-1]})"
-        )
-    elif rows and rows[-1].peak > rows[0].peak and model.way is RECIPE:
-        notes.append(
-            "the process of the new file is the larger one: what is freed stays in it as fragments; --deploy arena writes files "
-            "whose memory is one planned region"
         )
     return rows
 

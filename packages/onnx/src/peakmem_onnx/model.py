@@ -20,7 +20,7 @@ from peakmem_onnx.facts import Facts, collect_shapes
 from peakmem_onnx.feeds import shape_texts
 from peakmem_onnx.graph import Graph, read_graph
 from peakmem_onnx.orders import default_order, file_order
-from peakmem_onnx.planned import best_order, planned_size
+from peakmem_onnx.planned import best_order, planned_regions
 from peakmem_onnx.planner import plan
 from peakmem_onnx.portable import Numbered, best_numbering, numbering_of
 from peakmem_onnx.rewrite import expand, permute
@@ -75,12 +75,12 @@ class OnnxModel(Artifact, Model):
         if changed:
             notes.append("Shape and Size operators were moved up in " + ", ".join(changed) + ", as ONNX Runtime does")
         if self.way is ARENA and self.has_bodies:
-            notes.append("the order is that of the least live peak; the region is as large as recorded runs of all sets of inputs need")
+            notes.append("the order is that of the least live peak; the arena is as large as recorded runs of all sets of inputs need")
         elif self.way is ARENA and len(ordering.orders.get("", ())) == len(self.graph.nodes):
             orders[""], size = best_order(self.graph, self.facts, [orders[""], file_order(self.graph)])
             notes.append(
-                f"{size:,} bytes are the smallest region found for which nothing else is taken from the system, by a local search "
-                "over orders; the live peak is a bound for it, not its size"
+                f"{size:,} bytes are the smallest arena found in which a run after the first takes nothing from the system, by a local "
+                "search over orders; the live peak is a bound for it, not its size"
             )
         elif self.way is RECIPE and self.origin.recipe.get("deploy") == "auto" and len(ordering.orders.get("", ())) == len(self.graph.nodes):
             orders[""] = self._smallest_region(orders[""])
@@ -131,7 +131,7 @@ class OnnxModel(Artifact, Model):
             order = default_order(self.graph, freely)
             loose = self._untied(order)
             taken = (
-                planned_size(loose.graph, loose.facts, file_order(loose.graph), reuse=True)
+                sum(planned_regions(loose.graph, loose.facts, file_order(loose.graph), reuse=True))
                 if sized
                 else loose.bytes_under(PORTABLE, lambda graph: file_order(graph) if graph is loose.graph else default_order(graph))
             )
@@ -145,8 +145,8 @@ class OnnxModel(Artifact, Model):
         orders = {path: default_order(b) for path, b in _bodies(self.graph) if charged.get(path) == len(b.nodes)}
         placed = "; the requests of a run are then placed in a block" if self.way is REPLAY else ""
         if self.way.planned and self.has_bodies:
-            placed = "; the region is as large as recorded runs of all sets of inputs need"
-        what = "the smallest region found for which a default session takes nothing else from the system," if sized else "the best found for default sessions"
+            placed = "; the arena is as large as recorded runs of all sets of inputs need"
+        what = "the smallest arena found in which a run after the first takes nothing from the system," if sized else "the best found for default sessions"
         note = (
             f"{found:,} bytes are {what} by a local search over node numberings; no bound is "
             f"known for them, and what is proved of the live peak says nothing about them{placed}{kept}"
@@ -356,8 +356,8 @@ class OnnxModel(Artifact, Model):
         if self.way is REPLAY:
             return native_snippet(path, threads=self.origin.threads, deployed=self.places, shapes=shape_texts(self.one_of_each))
         if self.way is NATIVE:
-            return native_snippet(path, threads=self.origin.threads, deployed=self.predicted_bytes)
-        way, size = (ARENA, self.regions[-1]) if self.regions else (self.way, self.predicted_bytes)
+            return native_snippet(path, threads=self.origin.threads, deployed=self.layout[0])
+        way, size = (ARENA, self.regions[-1]) if self.regions else (self.way, self.layout[0] if self.way.planned else 0)
         return snippet(path, threads=self.origin.threads, way=way, chunk=size)
 
 

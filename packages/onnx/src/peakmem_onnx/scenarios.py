@@ -39,7 +39,7 @@ def scenarios(model: Artifact, other: Artifact, verification: Verification | Non
     elif model.way is ARENA:
         loose = [one.bytes_under(RECIPE) for one in (model, other)]
         rows += [
-            ("given order, planned arena", "one region of the size said, memory patterns and reuse off", model.predicted_bytes, before),
+            ("given order, planned arena", "its first region planned, memory patterns and reuse off", model.predicted_bytes, before),
             ("new order, planned arena", "the same", other.predicted_bytes, after),
             ("given order, memory options off", "arena, patterns and reuse off", loose[0], None),
             ("new order, memory options off", "arena, patterns and reuse off", loose[1], None),

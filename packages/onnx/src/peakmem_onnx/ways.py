@@ -31,7 +31,7 @@ class Way:
     numbered : bool
         Whether sessions run the default order, so that the numbers of the nodes must lead to the wanted one.
     planned : bool
-        Whether the session has an arena whose one region is planned.
+        Whether the session has an arena whose first region is planned.
     bounded : bool
         Whether no order takes fewer bytes than the bound on the live peak says. Nothing is known about default sessions.
     """
