@@ -60,7 +60,7 @@ def options_for(job: dict[str, Any]) -> Any:
 
 
 def plan_arena(size: int, **more: int) -> None:
-    """Give this process the arena of `peakmem_onnx.arena`, with one region of ``size`` bytes; once in its life.
+    """Give this process the arena of `peakmem_onnx.arena`, with a first region of ``size`` bytes; once in its life.
 
     ``more`` are further settings of ``onnxruntime.OrtArenaCfg``.
     """
