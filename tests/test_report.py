@@ -25,7 +25,7 @@ def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield opened
 
 
-@pytest.mark.parametrize("name", sorted(discover()))
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.beside(name)) for name in sorted(discover())])
 def test_every_frontend_gets_its_page(name: str, samples: dict[str, Callable[[Path], Path]], tmp_path: Path) -> None:
     if name not in samples:
         pytest.skip(f"no small artifact of frontend {name!r} can be made here")

@@ -22,6 +22,11 @@ def without_processes():
     """Here they are measured; elsewhere they are not (see conftest)."""
 
 
+@pytest.fixture(autouse=True)
+def warm_children():
+    """Here children are started as users start them."""
+
+
 def wide():
     """Weights of 4 MiB, activations of 16 MiB and more."""
     nodes = [
