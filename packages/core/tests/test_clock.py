@@ -82,6 +82,13 @@ def test_a_thread_and_a_fork_have_waits_of_their_own() -> None:
     os.close(writer)
 
 
+def test_it_stands_still_while_modules_are_loaded() -> None:
+    before, wall = clock.now(), time.monotonic()
+    with clock.loading():
+        time.sleep(0.2)
+    assert clock.now() - before < time.monotonic() - wall - 0.19
+
+
 def test_where_the_system_does_not_tell_it_is_the_clock_on_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock, "_here", clock._Here())
     monkeypatch.setattr(os, "open", lambda *_: (_ for _ in ()).throw(FileNotFoundError()))

@@ -86,7 +86,8 @@ def _solve(
     """A placement of at most ``upper`` bytes; False if there is none; None if that stayed open."""
     if upper < lower:
         return False
-    from ortools.sat.python import cp_model
+    with clock.loading():
+        from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
     top = model.new_int_var(lower // unit, upper // unit, "arena")

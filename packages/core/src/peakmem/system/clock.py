@@ -1,8 +1,9 @@
 """The clock that limits go by: it stands still while others have the processor.
 
 What a search finds within 60 s must not hang on what else the machine does. So a deadline is a moment of this clock: seconds as
-they pass, less those in which this thread was ready to run and had to wait for a processor. Where the system does not tell them
-(anything but Linux) it is the clock on the wall. Its readings mean something in the thread alone that took them.
+they pass, less those in which this thread was ready to run and had to wait for a processor, and those in which modules were loaded (`loading`).
+Where the system does not tell who waited (anything but Linux) it is the clock on the wall but for the loading. Its readings mean
+something in the thread alone that took them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Iterator
 from time import monotonic
 
 LONGEST = 8.0
@@ -26,6 +28,7 @@ class _Here(threading.local):
         self.file: int | None = None
         self.process = 0
         self.ran, self.waited, self.pace = 0.0, 0.0, 1.0
+        self.loading = 0.0
 
     def look(self) -> tuple[float, float]:
         """Seconds that this thread ran, and that it waited for a processor."""
@@ -52,12 +55,22 @@ _here = _Here()
 def now() -> float:
     """Seconds of this clock."""
     waited = _here.look()[1]  # before the time: a wait between the two shall not count twice
-    return monotonic() - waited
+    return monotonic() - waited - _here.loading
 
 
 def after(seconds: float | None) -> float | None:
     """The deadline so many seconds from now; None for none."""
     return None if seconds is None else now() + seconds
+
+
+@contextlib.contextmanager
+def loading() -> Iterator[None]:
+    """The clock stands still inside: what a first call loads, later ones have, and they shall find the same."""
+    begin = now()
+    try:
+        yield
+    finally:
+        _here.loading += now() - begin
 
 
 def late(deadline: float | None) -> bool:

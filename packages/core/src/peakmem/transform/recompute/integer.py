@@ -135,7 +135,8 @@ def solve_integer(model: Retention, *, budget: int | None, time_limit: float) ->
 def solver_of(effort: float, time_limit: float) -> CpSolver:
     """CP-SAT with one worker, a fixed seed and deterministic time: the same answer each time unless ``time_limit`` (seconds)
     cuts in. Ctrl-C is Python's, which sees it when the solver returns."""
-    from ortools.sat.python import cp_model
+    with clock.loading():
+        from ortools.sat.python import cp_model
 
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
@@ -150,7 +151,8 @@ def solve_cpsat(scaled: Scaled, *, time_limit: float, effort: float = EFFORT) ->
     """By CP-SAT, in whole numbers; None where a sum could exceed `LARGEST_SUM`."""
     if scaled.largest_sum >= LARGEST_SUM:
         return None
-    from ortools.sat.python import cp_model
+    with clock.loading():
+        from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
     variables = [model.new_bool_var("") for _ in scaled.objective]
@@ -186,9 +188,10 @@ def need_highs() -> None:
 def solve_highs(scaled: Scaled, *, time_limit: float) -> Answer:
     """By branch and cut, in floating point: a caller checks solutions by simulation, and bounds are rounded."""
     need_highs()
-    import numpy as np
-    from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import csr_matrix
+    with clock.loading():
+        import numpy as np
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import csr_matrix
 
     size = len(scaled.objective)
     if not size:

@@ -122,6 +122,9 @@ def solve(
     if target < floor(problem.program).size:
         search.bound_by = "floor"
         return outcome(infeasible=True)
+    with clock.loading():
+        import networkx  # noqa: F401 - heuristics and the tree decomposition need them, with deadlines of tenths of a second
+        import numpy  # noqa: F401
     try:
         if method == "intervals":
             return outcome(_whole(search))
