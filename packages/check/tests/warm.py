@@ -40,7 +40,6 @@ class Nursery:
         self.command = [sys.executable, "-m", module]
         self.waiting: dict[str, tuple[Any, tempfile.TemporaryDirectory[str]]] = {}
         self.lock = threading.Lock()
-        self.born = 0
 
     def __call__(
         self, command: Any, *, what: str, limit: float | None, given: bytes = b"", environment: Mapping[str, str] | None = None,
@@ -48,23 +47,28 @@ class Nursery:
     ) -> Any:
         if list(command[:3]) != self.command or more or sys.platform != "linux":
             return self.real(command, what=what, limit=limit, given=given, environment=environment, folder=folder, **more)
+        return self._child({"arguments": list(map(str, command[3:])), "folder": str(folder or Path.cwd())}, what, limit, given, environment)
+
+    def run(self, code: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Any:
+        """A child of ``python -c CODE ARGUMENT...``; its end is that of an interpreter, functions registered for it included."""
+        return self._child({"code": code, "arguments": arguments, "folder": str(Path.cwd())}, "the code", None, b"", environment)
+
+    def _child(
+        self, request: dict[str, Any], what: str, limit: float | None, given: bytes, environment: Mapping[str, str] | None
+    ) -> Any:
+        from peakmem.model import RuntimeFailed
+        from peakmem.system.process import Finished
+
         variables = dict(os.environ if environment is None else environment) | dict(self.still or {})
         with self.lock:
             process, place = self._mother(variables)
             here = Path(place.name)
             (here / "in").write_bytes(given)
-            (here / "request.json").write_text(
-                json.dumps({"arguments": [str(a) for a in command[3:]], "folder": str(folder or Path.cwd()), "environment": variables})
-            )
+            (here / "request.json").write_text(json.dumps({**request, "environment": variables}))
             process.stdin.write(b"!")
             if not select.select([process.stdout], [], [], limit)[0] or not (line := process.stdout.readline()):
                 self._send_away(variables.get("LD_PRELOAD", ""))
-                from peakmem.model import RuntimeFailed
-
-                raise RuntimeFailed(f"{what} did not end within {limit:g} s; nothing was measured")
-            self.born += 1
-            from peakmem.system.process import Finished
-
+                raise RuntimeFailed(f"{what} did not end within {limit} s; nothing was measured")
             return Finished(os.waitstatus_to_exitcode(int(line)), (here / "out").read_bytes(), (here / "err").read_bytes())
 
     def _mother(self, variables: Mapping[str, str]) -> tuple[Any, tempfile.TemporaryDirectory[str]]:
@@ -113,6 +117,7 @@ def wait(place: str, module: str, imports: str, still: str) -> None:
 
 def _be(place: Path, module: str) -> None:
     """Be a child: never returns."""
+    import atexit
     import runpy
     import signal
     import traceback
@@ -129,7 +134,11 @@ def _be(place: Path, module: str) -> None:
         os.environ.clear()
         os.environ.update(request["environment"])
         sys.argv = [module, *request["arguments"]]
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        if "code" in request:
+            exec(compile(request["code"], "<string>", "exec"), {"__name__": "__main__"})
+            atexit._run_exitfuncs()
+        else:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as end:
         code = 0 if end.code is None else end.code if isinstance(end.code, int) else 1
