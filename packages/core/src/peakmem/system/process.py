@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
+from typing import IO
 
 from peakmem.model import RuntimeFailed
 
@@ -159,9 +160,12 @@ def run_child(
 def _communicate(process: subprocess.Popen[bytes], given: bytes, limit: float | None) -> tuple[bytes, bytes]:
     """Its output; `subprocess.TimeoutExpired` once it has computed for ``limit`` seconds."""
     left, passed, computed = limit, monotonic(), 0.0
+    if given:  # `communicate` goes on reading after a timeout, but not writing
+        threading.Thread(target=_feed, args=(process.stdin, given), daemon=True).start()
+        process.stdin = None
     while left is not None:
         try:
-            return process.communicate(given, timeout=min(left, TICK))
+            return process.communicate(timeout=min(left, TICK))
         except subprocess.TimeoutExpired:
             now, spent = monotonic(), seconds_of(process.pid)
             lasted, passed = now - passed, now
@@ -172,7 +176,12 @@ def _communicate(process: subprocess.Popen[bytes], given: bytes, limit: float | 
                 computed = max(computed, spent)
             if left <= 0:
                 raise
-    return process.communicate(given)
+    return process.communicate()
+
+
+def _feed(pipe: IO[bytes], given: bytes) -> None:
+    with contextlib.suppress(OSError), pipe:  # it need not read, and may have ended
+        pipe.write(given)
 
 
 def seconds_of(pid: int) -> float | None:
