@@ -139,8 +139,9 @@ def main() -> int:
             except PeakmemError as error:
                 rows[name, level] = [name, level, *[""] * 6, str(error).replace(str(path), name)]
             print("| " + " | ".join(rows[name, level]) + " |", file=sys.stderr, flush=True)
-            missing = [f"{one} ({each})" for one in all_of_them for each in LEVELS.split(",") if (one, each) not in rows]
-            page(target, rows.values(), absent, missing, load_of_machine)
+            wanted = [(one, each) for one in all_of_them for each in LEVELS.split(",")]
+            missing = [f"{one} ({each})" for one, each in wanted if (one, each) not in rows]
+            page(target, [rows[key] for key in (*wanted, *sorted(rows.keys() - wanted)) if key in rows], absent, missing, load_of_machine)
     return 0
 
 

@@ -21,7 +21,7 @@ from peakmem_onnx.runtime import ask, counting_library, scratch
 from peakmem_onnx.snippets import native_snippet
 from peakmem_onnx.ways import PORTABLE
 
-from .conftest import SHARED, branches, model, needs_runtime, value
+from .conftest import SHARED, branches, model, needs_runtime, pypi_model, value
 from .test_models import with_if
 from .test_orders import random_dag
 from .test_ways import confirm
@@ -109,6 +109,27 @@ def test_bodies_are_recorded_too(store):
 def test_shared_models_hold_what_was_predicted(name):
     for options in ({"deploy": "replay"}, {"deploy": "arena"}, {"deploy": "arena", "snippet_language": "c"}):
         m = load(SHARED / name, frontend="onnx", **options)
+        assert taken(m) == m.predicted_bytes
+
+
+RECURRENT = {
+    "silero_vad": 512, "silero_vad_half": 512, "silero_vad_16k_op15": 512, "silero_vad_op18_ifless": 512, "silero_vad_openvino_16k": 576,
+    "silero_vad_16k_sequence": 0,
+}  # fmt: skip
+"""Samples; of a whole sequence, four windows."""
+
+
+@needs_counting
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_models_hold_what_was_predicted(name):
+    path = pypi_model("silero-vad")[0].with_name(f"{name}.onnx")
+    if not path.exists():
+        pytest.skip(f"this version of the package silero-vad has no {path.name}")
+    names = [one.name for one in onnx.load(path).graph.input]
+    shape = (f"input=1,{RECURRENT[name]}", "state=2,1,128") if RECURRENT[name] else ("input=4,576",)
+    feed = ("sr=16000",) if "sr" in names else ()
+    for deploy in ("arena", "replay"):
+        m = load(path, frontend="onnx", ort_level="none", shape=shape, feed=feed, deploy=deploy)
         assert taken(m) == m.predicted_bytes
 
 

@@ -28,6 +28,7 @@ from peakmem_onnx.feeds import (
     write_feeds,
 )
 from peakmem_onnx.graph import Graph, read_graph
+from peakmem_onnx.guesses import suggestion
 from peakmem_onnx.orders import default_order, file_order, priority_order
 from peakmem_onnx.planned import LARGEST_REGION
 from peakmem_onnx.portable import numbering_of
@@ -37,6 +38,9 @@ from peakmem_onnx.rewrite import permute_level
 from peakmem_onnx.rules import LEVELS
 from peakmem_onnx.runtime import ask, require_runtime, scratch
 from peakmem_onnx.ways import ARENA, NODES, PORTABLE, RECIPE, REPLAY, Way, way_of
+
+LIMIT_OF_TRIES = 3
+"""Seconds of computing after which no more dimensions are tried for a model that leaves them open."""
 
 GROWN = 0.1
 """Part of weights and activations by which constants must grow before other levels are looked at."""
@@ -92,7 +96,12 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
     if recorded:
         free = protos.open_axes(proto, recorded)
         shapes = {**recorded, **shapes}
-    protos.fix_dimensions(proto, dims if marker is None else {}, shapes, path, free)
+    external = str(path.parent.resolve()) if protos.external_files(proto) else ""
+    try:
+        protos.fix_dimensions(proto, dims if marker is None else {}, shapes, path, free)
+    except protos.OpenDimensions as error:
+        session_of_tries = {"threads": 1, "external": external, "limit": LIMIT_OF_TRIES}
+        raise InputError(f"{error}{suggestion(proto, fixed, path, session_of_tries)}") from None
     sets = largest_first(make_feeds(protos.with_shapes(proto, shapes if recorded and not arrays else {}), fixed, path, arrays))
     notes: list[str] = []
     source = b""
@@ -104,7 +113,7 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
         source=source,
         level=str(options.get("ort_level", "all") if marker is None else marker.get("ort_level", "none")),
         threads=int(options.get("threads", 1)),
-        external=str(path.parent.resolve()) if protos.external_files(proto) else "",
+        external=external,
         feeds=tuple(sets),
         recipe=dict(marker or {}, **({"deploy": deploy} if marker is None else {}), **_recorded(sets[0], free if marker is None else {})),
         blank=not options.get("no_blank_unread"),
