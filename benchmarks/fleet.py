@@ -1,9 +1,10 @@
 """A survey as a fleet meets it: all models at hand, damaged, endless and oddly named ones among them, killed, resumed, shared out.
 
-    python benchmarks/fleet.py FOLDER [--largest BYTES] [--only PATTERN] [--packages] [--dask] [--jobs 2]
+    python benchmarks/fleet.py FOLDER [--largest BYTES] [--only PATTERN] [--packages] [--dask] [--jobs 2] [--write]
 
 FOLDER must not exist; models are copied into it (of the shared data, and with ``--packages`` of distributions that are installed here),
-and beside them are planted a file cut in half, an ONNX model whose Loop never ends, and a name that is neither UTF-8 nor harmless.
+and beside them are planted files cut in half, an ONNX model whose Loop never ends, a name that is neither UTF-8 nor harmless, and a JSON
+file that is no program. The search is limited by work (``--effort``), for the same answer every time.
 Then the same table is made
 
 whole       in one run,
@@ -11,7 +12,7 @@ killed      with SIGTERM once a third of the rows are there, then resumed with `
 shared out  as two shards, then merged,
 dask        by two local workers (``--dask``; needs dask and distributed),
 
-and compared as CSV, byte for byte. It ends with 1 where two tables differ, a row is missing, or the endless model held the survey up.
+and compared as CSV, byte for byte. ``--write`` makes ``docs/tables/fleet.md`` of it. It ends with 1 where two tables differ, a row is missing, or the endless model held the survey up.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from common import SHARED
+from common import ROOT, SHARED
 
 HOSTILE = os.fsdecode(b"x\xff'; <script>alert(1)</script> $(touch owned) -o.json").replace("/", "_")
-ENDLESS = "endless.onnx"
+ENDLESS, NO_MODEL = "endless.onnx", "alexa.json"
+TABLE = ROOT / "docs" / "tables" / "fleet.md"
 
 
 def models(shared: Path, packages: bool) -> Iterator[Path]:
@@ -84,8 +86,10 @@ def plant(folder: Path, found: Iterable[Path]) -> None:
     good = list(found)
     for path in good:
         shutil.copy(path, folder / f"{path.parent.name}-{path.name}")
-    largest = max(good, key=lambda p: (p.suffix != ".json", p.stat().st_size))  # half a JSON file may be passed over as none of ours
-    (folder / f"cut{largest.suffix}").write_bytes(largest.read_bytes()[: largest.stat().st_size // 2])
+    for suffix in sorted({p.suffix for p in good}):
+        whole = max((p for p in good if p.suffix == suffix), key=lambda p: (p.stat().st_size, p.name)).read_bytes()
+        (folder / f"cut{suffix}").write_bytes(whole[: len(whole) // 2])
+    (folder / NO_MODEL).write_text('{"type": "micro", "model": "alexa.tflite", "micro": {"tensor_arena_size": 22348}}')
     program = next((p for p in good if p.suffix == ".json"), Path(__file__).parents[1] / "examples" / "branches.json")
     (folder / HOSTILE).write_bytes(b" " + program.read_bytes())  # other bytes, or it would be the same model
     (folder / ENDLESS).write_bytes(endless())
@@ -159,27 +163,37 @@ def main() -> int:
     parser.add_argument("--packages", action="store_true", help="models of installed distributions, too")
     parser.add_argument("--dask", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--time-limit", default="10")
-    parser.add_argument("--model-limit", default="20")
+    parser.add_argument("--time-limit", default="60")
+    parser.add_argument("--model-limit", default="120")
+    parser.add_argument("--effort", default="200000")
+    parser.add_argument("--write", action="store_true", help=f"write {TABLE.relative_to(ROOT)}")
     given = parser.parse_args()
     if given.folder.exists():
         sys.exit(f"{given.folder}: exists already")
     place = given.folder / "models"
-    found = models(given.shared, given.packages)
     patterns = given.only or ["*"]
-    chosen = [p for p in found if p.stat().st_size <= given.largest and any(fnmatch.fnmatch(p.name, o) for o in patterns)]
+    found = [p for p in models(given.shared, given.packages) if any(fnmatch.fnmatch(p.name, o) for o in patterns)]
+    chosen = [p for p in found if p.stat().st_size <= given.largest]
     plant(place, chosen)
-    options = ["--time-limit", given.time_limit, "--model-limit", given.model_limit, "-j", str(given.jobs)]
+    lines: list[str] = []
+
+    def say(line: str) -> None:
+        lines.append(line)
+        print(line, flush=True)
+
+    left_out = f"; {len(found) - len(chosen)} of more than {given.largest:,} B left out" if len(chosen) < len(found) else ""
+    say(f"{len(chosen)} models{left_out}, and {len(list(place.iterdir())) - len(chosen)} files planted beside them")
+    options = ["--time-limit", given.time_limit, "--model-limit", given.model_limit, "--effort", given.effort, "-j", str(given.jobs)]
     ways: dict[str, Run] = {}
 
     ways["whole"] = whole = Run(place, given.folder / "whole", options)
     took = whole.go()
-    print(f"whole: {len(whole.rows())} rows in {took:.0f} s", flush=True)
+    say(f"whole: {len(whole.rows())} rows in {took:.0f} s, {given.jobs} at a time")
 
     ways["killed"] = killed = Run(place, given.folder / "killed", options)
     there = killed.killed_at(max(1, len(whole.rows()) // 3))
     killed.go("--resume")
-    print(f"killed with {there} rows, resumed to {len(killed.rows())}", flush=True)
+    say(f"killed with {there} rows, resumed to {len(killed.rows())}")
 
     parts = [Run(place, given.folder / f"shard{k}", options) for k in (1, 2)]
     for k, part in enumerate(parts, 1):
@@ -189,13 +203,13 @@ def main() -> int:
     outputs = ["-o", str(merged.place / "rows.jsonl"), "-o", str(merged.place / "table.csv")]
     done = subprocess.run([sys.executable, "-m", "peakmem_cli", "merge", *files, *outputs], capture_output=True, text=True)
     assert done.returncode in (0, 1, 2), done.stderr  # 2: a row has an error, as planted
-    print(f"shards of {' and '.join(str(len(p.rows())) for p in parts)} rows, merged to {len(merged.rows())}", flush=True)
+    say(f"shards of {' and '.join(str(len(p.rows())) for p in parts)} rows, merged to {len(merged.rows())}")
 
     if given.dask:
         ways["dask"] = spread = Run(place, given.folder / "dask", options)
         with cluster() as address:
             spread.go("--backend", f"dask,scheduler_host={address}")
-        print(f"dask: {len(spread.rows())} rows", flush=True)
+        say(f"dask, two workers: {len(spread.rows())} rows")
 
     faults = [f"{name}: differs from the table in one run" for name, run in ways.items() if run.table() != whole.table()]
     for name, run in ways.items():
@@ -203,15 +217,34 @@ def main() -> int:
             if ours != theirs:
                 print(f"{name}:\n  - {ours}  + {theirs}", end="", file=sys.stderr)
     listed = {row["model"]: row for row in csv.DictReader(whole.table())}
-    files_there = len(list(place.iterdir()))
-    if len(listed) != files_there:
-        faults.append(f"{files_there} files, {len(listed)} rows")
+    files_there = len(list(place.iterdir())) - 1
+    if len(listed) != files_there or NO_MODEL in listed:
+        faults.append(f"{files_there} files and one that is no model, {len(listed)} rows")
     for name in (ENDLESS, *(n for n in listed if n.startswith("cut."))):
         if not listed[name]["error"]:
             faults.append(f"{name}: no error")
-        print(f"{name}: {listed[name]['error']}")
-    print("\n".join(faults) if faults else f"{len(ways)} ways, the same table of {len(listed)} models")
+        say(f"{name}: {listed[name]['error']}")
+    for name, row in listed.items():
+        if row["error"] and name != ENDLESS and not name.startswith("cut."):
+            say(f"{name}: {row['error']}")
+    say("; ".join(faults) if faults else f"{len(ways)} ways, the same table of {len(listed)} models")
+    if given.write and not faults:
+        write(lines, [*listed.values()], sys.argv[1:])
     return 1 if faults else 0
+
+
+def write(lines: Sequence[str], rows: Sequence[dict[str, str]], arguments: Sequence[str]) -> None:
+    """The page: what was said, and a line for each frontend."""
+    text = ["# A survey broken off, shared out and resumed", "", f"Made by `python benchmarks/fleet.py {' '.join(['FOLDER', *arguments[1:]])}`.", ""]
+    text += [f"- {line.replace('<', '&lt;')}" for line in lines]
+    text += ["", "| frontend | models | need less | certified optimal | measured | bitwise identical | failed |", "|---|---:|---:|---:|---:|---:|---:|"]
+    for frontend in sorted({row["frontend"] for row in rows}):
+        ours = [row for row in rows if row["frontend"] == frontend]
+        answered = [row for row in ours if row["after_bytes"]]
+        less = sum(int(row["after_bytes"]) < int(row["before_bytes"]) for row in answered)
+        counts = [sum(row[name] == "true" for row in ours) for name in ("certified_optimal", "measured", "bitwise_identical")]
+        text.append(f"| {frontend} | {len(ours)} | {less} | {' | '.join(map(str, counts))} | {len(ours) - len(answered)} |")
+    TABLE.write_text("\n".join(text) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

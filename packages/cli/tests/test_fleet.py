@@ -18,7 +18,7 @@ from peakmem_cli.fleet import rows as rowfiles
 from peakmem_cli.fleet.against import compare
 from peakmem_cli.fleet.models import Choice, Model, find, readable
 from peakmem_cli.fleet.rows import Row, RowFile, merge, read_rows
-from peakmem_cli.fleet.run import Task, run_all
+from peakmem_cli.fleet.run import Task, run_all, run_task
 from peakmem_cli.fleet.tables import FLAT, comma_separated, html
 from peakmem_cli.interrupts import later
 
@@ -49,6 +49,34 @@ def row(name: str, before: int = 100, after: int = 90, *, optimal: bool = True, 
         "runtime": said | runtime,
     }  # fmt: skip
     return Row(Model(Path("m") / name, name, "program", "0" * 64), code, result, "", key)
+
+
+def test_a_process_that_was_ended_after_it_answered_is_an_error_with_an_answer() -> None:
+    answer = row("a").result
+    assert answer is not None
+    ended = rowfiles.row_of(Model(Path("m/a"), "a", "program"), -15, json.dumps(answer), "", report="a.html")
+    assert (ended.code, ended.report, ended.after) == (2, None, 90)
+    assert ended.error == "ended by signal 15 after its answer"
+    fine = rowfiles.row_of(Model(Path("m/a"), "a", "program"), 0, json.dumps(answer), "", report="a.html")
+    assert (fine.code, fine.report, fine.error) == (0, "a.html", "")
+
+
+@POSIX
+@pytest.mark.parametrize("said", [True, False])
+def test_the_limit_of_a_model_ends_it_and_keeps_what_it_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: bool) -> None:
+    """A process that computes for ever, deaf to SIGTERM, after its answer or before it."""
+    script = tmp_path / "model.py"
+    answer = json.dumps(row("a").result) if said else ""
+    script.write_text(f"import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint({answer!r}, flush=True)\nwhile True: pass\n")
+    monkeypatch.setattr("peakmem_cli.fleet.run.GRACE", 0.5)
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f"#!/bin/sh\nexec {sys.executable} {script}\n")
+    wrapper.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(wrapper))
+    found = run_task(Task(Model(tmp_path / "a.json", "a.json", "program"), (), "k", limit=1.0))
+    assert found is not None
+    assert (found.code, found.error) == (2, "did not end within 1 s (--model-limit)")
+    assert (found.result is not None) == said
 
 
 def failed(name: str, key: str = "k") -> Row:
@@ -86,6 +114,23 @@ def test_json_files_that_are_no_programs_are_passed_over(folder: Path) -> None:
     (folder / "answer.json").write_text('{"schema": "peakmem.result/1", "statements": 3, "buffers": []}')
     (folder / "cut.json").write_text(json.dumps(branches(2))[:-40])
     assert [m.name for m in find([folder], Choice())] == ["a.json", "b.json", "cut.json", "old/c.json"]
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_damaged_program_is_a_row_wherever_it_was_cut(peakmem: Call, tmp_path: Path, indent: int | None) -> None:
+    place = tmp_path / "damaged"
+    place.mkdir()
+    graph = {"name": "g", "statements": [{"id": 0, "text": "a", "deps": [], "reads": [], "writes": [0]}], "buffers": [{"id": 0, "bytes": 4, "kind": "output"}]}
+    whole, ours = json.dumps(graph, indent=indent), json.dumps(branches(2), indent=indent)
+    (place / "statements_only.json").write_text(whole[: whole.index("writes")])
+    (place / "no_head.json").write_text("\0" + whole[1:])
+    (place / "schema_only.json").write_text(ours[: ours.index("buffers")])
+    (place / "blank.json").write_text("")
+    (place / "gltf.json").write_text('{"buffers": [{"byteLength": 4}], "meshes": [], "statements": "none"}')
+    (place / "ast.json").write_text('{"statements": [{"kind": "assign", "value": [1]}]}')
+    document = peakmem("survey", place, "--json").document
+    assert {row["name"] for row in document["rows"]} == {"statements_only.json", "no_head.json", "schema_only.json"}
+    assert all(row["error"] and row["exit_code"] == 2 and row["result"] is None for row in document["rows"])
 
 
 @POSIX

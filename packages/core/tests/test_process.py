@@ -44,13 +44,31 @@ def wait_until(condition, seconds: float = 300) -> bool:
     return True
 
 
-@pytest.mark.parametrize("then", ["time.sleep(600)", "os._exit(9)"])
+@pytest.mark.parametrize("then", ["while True: pass", "os._exit(9)"])
 def test_the_time_limit_ends_all_of_them(tmp_path, then):
     """A fork holds the pipes of a child that crashed, so the answer would never end."""
     told = tmp_path / "pid"
     with pytest.raises(RuntimeFailed, match=r"^it did not end within 5 s; nothing was measured$"):
         python(FORKING + f"open({str(told)!r}, 'w').write(str(pid))\n{then}", limit=5.0)
     assert wait_until(lambda: ended(int(told.read_text())))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a family of processes has computed")
+def test_the_limit_counts_what_is_computed_and_hardly_what_is_waited(monkeypatch):
+    """Sleeping longer than the limit is no fault; children compute for their parent, those that ended too."""
+    assert python("import time; time.sleep(2.5); print('slept')", limit=1.5).out == b"slept\n"
+    spin = "import time\nwhile time.process_time() < {}: pass"
+    child = f"import subprocess, sys\nfor _ in range(100): subprocess.run([sys.executable, '-c', {spin.format(1)!r}])"
+    with pytest.raises(RuntimeFailed, match="within 3 s"):
+        python(child, limit=3.0)
+    deaf = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('said', flush=True)\nwhile True: pass"
+    found = python(deaf, limit=1.0, grace=0.2)
+    assert (found.late, found.code, found.out) == (True, -signal.SIGKILL, b"said\n")
+    told = python("import sys, signal\nsignal.signal(15, lambda *_: sys.exit(7))\nwhile True: pass", limit=1.0, grace=30.0)
+    assert (told.late, told.code) == (True, 7)
+    monkeypatch.setattr("peakmem.system.process.seconds_of", lambda pid: None)  # where only the wall has a clock
+    with pytest.raises(RuntimeFailed, match="within 1 s"):
+        python("import time; time.sleep(600)", limit=1.0)
 
 
 def test_answers_come_through(tmp_path):

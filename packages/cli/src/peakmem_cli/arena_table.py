@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from peakmem_cli.common import limit
@@ -34,6 +33,7 @@ def arena_table(
     from peakmem.arena import plan as place
     from peakmem.arena.plan import NODES
     from peakmem.model import Refused
+    from peakmem.system import clock
     from peakmem.system.files import write_atomically
     from peakmem.system.sizes import human
 
@@ -42,7 +42,7 @@ def arena_table(
     items = [replace(item, size=-(-item.size // alignment) * alignment) for item in table.items]
     peak = liveness_peak(items)
     seconds = limit(time_limit)
-    deadline = None if seconds is None else time.monotonic() + seconds
+    deadline = clock.after(seconds)
     if effort is None:
         effort = max(NODES)
     document: dict[str, object] = {"schema": "peakmem.arena/1", "input": str(plan), "items": len(items), "live_peak": peak}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from peakmem.model import RuntimeFailed, RuntimeMissing, scheduled_timeline
 from peakmem.ordering import order_program
 from peakmem.ordering.owngraph import Ordered, program_from_graph
 from peakmem.result import Result
+from peakmem.system import clock
 from peakmem.system.progress import Progress, silent
 
 __all__ = ["certify", "load", "optimize", "order", "verify"]
@@ -64,25 +64,25 @@ def optimize(
     RuntimeMissing, RuntimeFailed
         With ``measure="required"`` only.
     """
-    start = time.monotonic()
+    start = clock.now()
     deadline = None if time_limit is None else start + time_limit
     ordering = certify(model, time_limit=time_limit, effort=effort, progress=progress)
     seconds = {"order": ordering.seconds}
     if ordering.certificate is not None:
         seconds["check"] = ordering.check_seconds
-    begin = time.monotonic()
+    begin = clock.now()
     (progress or silent)("planning")
     try:
         schedule = model.schedule(ordering, deadline=deadline)
     except KeyboardInterrupt:  # keep the order; plan what can be planned at once
-        schedule = model.schedule(ordering, deadline=time.monotonic())
-    seconds["plan"] = time.monotonic() - begin
-    begin = time.monotonic()
+        schedule = model.schedule(ordering, deadline=clock.now())
+    seconds["plan"] = clock.now() - begin
+    begin = clock.now()
     try:
         rewritten = model.apply(schedule)
     except KeyboardInterrupt:  # nothing is searched here: the result is worth the moment it takes
         rewritten = model.apply(schedule)
-    seconds["apply"] = time.monotonic() - begin
+    seconds["apply"] = clock.now() - begin
     program = schedule.expansion.program if schedule.expansion is not None else model.program
     found = run_both(model, rewritten, wanted=measure, deadline=deadline, progress=progress)
     if measure:

@@ -60,7 +60,7 @@ def options_for(job: dict[str, Any]) -> Any:
 
 
 def plan_arena(size: int, **more: int) -> None:
-    """Give this process the arena of `peakmem_onnx.arena`, with one region of ``size`` bytes; once in its life.
+    """Give this process the arena of `peakmem_onnx.arena`, with a first region of ``size`` bytes; once in its life.
 
     ``more`` are further settings of ``onnxruntime.OrtArenaCfg``.
     """
@@ -126,9 +126,9 @@ def compile_model(job: dict[str, Any]) -> dict[str, Any]:
             run_limited(session, None, feeds, job)
             accepted[index] = ""
         except Exception as error:
-            accepted[-1 - index] = str(error)
             if not index and ENDLESS in str(error):  # without the first set the model is refused
-                break
+                raise
+            accepted[-1 - index] = str(error)
     return {"order": executed_order(Path(session.end_profiling())), "accepted": accepted}
 
 
@@ -549,13 +549,21 @@ def main(arguments: list[str]) -> int:
         try:
             answers.append(JOBS[step["do"]](step))
         except Exception as error:
-            answers.append({"error": f"{type(error).__name__}: {error}"})
+            endless = ENDLESS in str(error)
+            answers.append({"error": str(error) if endless else f"{type(error).__name__}: {error}"})
             if not step.get("optional"):
+                if endless:  # its session would write out a profile of a million events, which takes as long as the run did
+                    _answer(arguments[1], answers)
+                    os._exit(0)
                 break
-    temporary = arguments[1] + ".part"
-    Path(temporary).write_text(json.dumps(answers))
-    os.replace(temporary, arguments[1])
+    _answer(arguments[1], answers)
     return 0
+
+
+def _answer(path: str, answers: list[dict[str, Any]]) -> None:
+    temporary = path + ".part"
+    Path(temporary).write_text(json.dumps(answers))
+    os.replace(temporary, path)
 
 
 if __name__ == "__main__":

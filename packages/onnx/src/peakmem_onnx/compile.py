@@ -36,7 +36,7 @@ from peakmem_onnx.replaying import unavailable
 from peakmem_onnx.rewrite import permute_level
 from peakmem_onnx.rules import LEVELS
 from peakmem_onnx.runtime import ask, require_runtime, scratch
-from peakmem_onnx.ways import ARENA, NODES, RECIPE, REPLAY, Way, way_of
+from peakmem_onnx.ways import ARENA, NODES, PORTABLE, RECIPE, REPLAY, Way, way_of
 
 GROWN = 0.1
 """Part of weights and activations by which constants must grow before other levels are looked at."""
@@ -74,10 +74,11 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
     deploy, executor = str(options.get("deploy", "auto")), str(options.get("executor", "ort"))
     if deploy not in ("auto", "python") and executor == "nodes":
         raise UsageError(f"--executor nodes: runs every node alone, which --deploy {deploy} does not do; give one of them")
-    way = way_of(deploy, executor)
+    language = str(options.get("snippet_language", "auto"))
+    way = way_of(deploy, executor, language)
     if way is REPLAY and (why := unavailable()):
         raise RuntimeMissing(f"--deploy replay: what a session asks for cannot be recorded: {why}")
-    if options.get("snippet_language") == "c" and deploy not in ("arena", "replay"):
+    if language == "c" and deploy not in ("arena", "replay"):
         raise UsageError("--snippet-language c: goes with --deploy arena; the texts of replay and portable are for C and C++ at any rate")
     session = tuple(options.get("session", ()))
     parse_session(session)
@@ -111,7 +112,6 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
         version=version,
         contrast=contrast_of(sets[0], fixed, tuple(arrays[0]) if arrays else ()),
         session=session,
-        language=str(options.get("snippet_language", "auto")),
         inexact=bool(options.get("accept_inexact")),
         all_levels=bool(options.get("all_levels")),
         limit=int(options.get("run_limit", 0)),
@@ -126,7 +126,7 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
     if facts.others:
         notes.append(_several(origin.feeds))
     numbering: tuple[int, ...] = ()
-    if way.numbered and (marker is not None or way is REPLAY):
+    if way.numbered and (marker is not None or way is not PORTABLE):
         graph = read_graph(proto.graph)
         given = file_order(graph) if marker is not None else numbering_of(graph, file_order(graph))
         order = default_order(graph, given)
@@ -134,9 +134,9 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
         place = {v: i for i, v in enumerate(order)}
         numbering = tuple(place[v] for v in given)
     model = kind(proto, facts, origin, digest, tuple(notes), way, marker is None, numbering)
-    if way is ARENA and model.predicted_bytes >= LARGEST_REGION:
+    if way.planned and model.layout[0] >= LARGEST_REGION:
         raise InputError(
-            f"{path}: its region would take {human(model.predicted_bytes)}, and ONNX Runtime plans less than 2 GiB; use --deploy python"
+            f"{path}: its region would take {human(model.layout[0])}, and ONNX Runtime plans less than 2 GiB; use --deploy python"
         )
     folded = _folded(model) if marker is None else ""
     return replace(model, remarks=(*model.remarks, folded)) if folded else model
@@ -219,7 +219,7 @@ def _studied(proto: Any, origin: Origin, way: Way, notes: list[str]) -> tuple[An
             graph = read_graph(proto.graph)
             if way is NODES and any(node.bodies for node in graph.nodes):
                 raise InputError(f"{path}: has nodes with bodies (If, Loop, Scan), which --executor nodes does not run; use ort")
-            facts = collect_shapes(proto, graph, origin.feeds, session=session, folder=folder, path=path, arena=way is ARENA)
+            facts = collect_shapes(proto, graph, origin.feeds, session=session, folder=folder, path=path, arena=way.planned)
         except RuntimeFailed as error:
             what, advice = "it", ""
             if graph is not None and origin.source and origin.level != "none":  # the source itself did run

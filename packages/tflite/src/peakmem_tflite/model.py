@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,6 +15,7 @@ from peakmem.model import Expansion, InputError, Orders, Program, Refused, Runti
 from peakmem.ordering import order_program
 from peakmem.ordering.others import other_orders
 from peakmem.report.words import change
+from peakmem.system import clock
 from peakmem.system.files import write_atomically
 from peakmem.system.sizes import human, in_bytes
 
@@ -258,7 +258,7 @@ class TfliteModel(Model):
             return min(tried, key=lambda outcome: outcome.head)
 
         def ordered(program: Program) -> dict[str, tuple[int, ...]]:
-            left = None if deadline is None else max(0.1, deadline - time.monotonic())
+            left = None if deadline is None else max(0.1, deadline - clock.now())
             return {path: tuple(order) for path, order in order_program(program, time_limit=left).orders.items()}
 
         def others(program: Program, at: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[int, ...]]:

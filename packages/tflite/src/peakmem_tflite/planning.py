@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, product
 
 from peakmem.arena import Item, liveness_peak, plan
 from peakmem.model import Program, scheduled_timeline
+from peakmem.system import clock
 
 from peakmem_tflite.arena import Allocation, allocations, simulate, untouched
 from peakmem_tflite.build import Mapped
@@ -276,4 +276,4 @@ def _move(program: Program, order: tuple[int, ...], rng: random.Random) -> tuple
 
 
 def _late(deadline: float | None) -> bool:
-    return deadline is not None and time.monotonic() >= deadline
+    return clock.late(deadline)

@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from peakmem_cli.common import Budget, Force, Json, NoMeasure, Quiet, RequireOptimal, TimeLimit, limit, seconds, size
+from peakmem_cli.common import (
+    Budget,
+    Effort,
+    Force,
+    Json,
+    NoMeasure,
+    Quiet,
+    RequireOptimal,
+    TimeLimit,
+    limit,
+    seconds,
+    size,
+)
 
 if TYPE_CHECKING:
     from peakmem_cli.fleet.models import Model
@@ -81,6 +93,7 @@ def command(
     gate: Gate = False,
     budget: Budget = None,
     time_limit: TimeLimit = 60.0,
+    effort: Effort = None,
     require_optimal: RequireOptimal = False,
     no_measure: NoMeasure = False,
     force: Force = False,
@@ -110,7 +123,7 @@ def command(
     if not models and share is None:
         raise InputError(f"{', '.join(map(str, paths))}: no model here that an installed frontend recognises")
     hard = model_limit if model_limit is not None else max(2 * time_limit, time_limit + 10)
-    tasks = [_task(model, time_limit, no_measure, reports, limit(hard), memory) for model in models]
+    tasks = [_task(model, time_limit, effort, no_measure, reports, limit(hard), memory) for model in models]
     if reports is not None:
         _make(reports)
     growing = next((rowfiles.RowFile(path, resume=resume) for path in outputs if path.suffix.lower() == ".jsonl"), None)
@@ -161,12 +174,13 @@ def check_outputs(output: Sequence[Path] | None, *, force: bool, resume: bool = 
 
 
 def _task(
-    model: Model, time_limit: float, no_measure: bool, reports: Path | None, hard: float | None, memory: int | None
+    model: Model, time_limit: float, effort: int | None, no_measure: bool, reports: Path | None, hard: float | None, memory: int | None
 ) -> Task:
     from peakmem_cli.fleet.rows import key_of
     from peakmem_cli.fleet.run import Task
 
     options = ["--time-limit", "inf" if limit(time_limit) is None else str(time_limit), *(["--no-measure"] if no_measure else [])]
+    options += ["--effort", str(effort)] if effort is not None else []
     key = key_of(model, [*options, f"limit {hard}", f"memory {memory}", *(["report"] if reports is not None else [])])
     page = None
     if reports is not None:
@@ -254,7 +268,7 @@ def finish(
         names = ", ".join(row.model.name for row in over)
         count = f"{len(over)} of {len(rows)} models need{'s' if len(over) == 1 else ''}"
         return screen.verdict(Refused(f"over budget: {count} more than {human(budget)}: {names}"))
-    if failed := [row for row in rows if row.result is None]:
+    if failed := [row for row in rows if row.code not in (0, 1)]:
         return screen.verdict(InputError("; ".join(f"{row.model.path}: {row.error}" for row in failed)))
     if require_optimal and (open_ones := [row for row in rows if not row.optimal]):
         names = ", ".join(row.model.name for row in open_ones)

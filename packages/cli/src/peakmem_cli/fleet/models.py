@@ -13,7 +13,12 @@ from pathlib import Path
 MOST_OF_A_PROGRAM = 1 << 20
 """Bytes of a JSON file that are looked at for what programs are made of."""
 
+CLAIMS = {".onnx": "onnx", ".tflite": "tflite", ".json": "program"}
+"""Ends of names by which a file that no frontend recognises may still claim to be a model; the frontend that would read it."""
+
 _OTHER_DOCUMENT = re.compile(rb'"schema"\s*:\s*"(?!peakmem\.program/)')
+_STATEMENTS = re.compile(rb'"statements"\s*:\s*\[\s*\{')
+_PARTS = re.compile(rb'"(buffers|reads|writes|deps)"\s*:\s*\[')
 
 
 @dataclass(frozen=True)
@@ -68,15 +73,16 @@ def readable(path: str | Path) -> str:
 def find(paths: Sequence[Path], choice: Choice) -> Iterator[Model]:
     """Models: files as they are given, those of a folder by name; each file once, however many names it has.
 
-    A file that is given and no frontend takes is an error; in a folder it is passed over, and so is a JSON file that holds
-    nothing that programs are made of.
+    A file that is given and no frontend takes is an error. In a folder it is passed over, unless it claims to be a model, by its
+    name (`CLAIMS`) or as a JSON file by what programs are made of: it is then damaged, and its row says so. A JSON file without
+    that claim is passed over although the frontend of bare programs would try it.
 
     Raises
     ------
     InputError
         When a path does not exist, or a file that was given is no model.
     """
-    from peakmem.frontends import get_frontend, recognise
+    from peakmem.frontends import discover, get_frontend, recognise
     from peakmem.model import InputError, PeakmemError
 
     only = get_frontend(choice.frontend) if choice.frontend is not None else None
@@ -99,21 +105,23 @@ def find(paths: Sequence[Path], choice: Choice) -> Iterator[Model]:
                 except PeakmemError:
                     if given:
                         raise
-                    continue
-                if (only is not None and frontend != only.name) or not (given or frontend != "program" or _may_be_program(file)):
+                    frontend = CLAIMS.get(file.suffix.lower(), "")
+                    if frontend not in discover() or not os.access(file, os.R_OK):
+                        continue
+                if (only is not None and frontend != only.name) or not (given or frontend != "program" or _claims(file)):
                     continue
             digest = _digest(file)
             if choice.takes(digest):
                 yield Model(file, name, frontend, digest)
 
 
-def _may_be_program(file: Path) -> bool:
+def _claims(file: Path) -> bool:
     """Whether a JSON file, of which folders hold many kinds, has what a program has, damaged or not."""
     with file.open("rb") as stream:
         text = stream.read(MOST_OF_A_PROGRAM)
     if _OTHER_DOCUMENT.search(text[:4096]):
         return False
-    return b'"peakmem.program/' in text or (b'"statements"' in text and b'"buffers"' in text)
+    return b'"peakmem.program/' in text or (_STATEMENTS.search(text) is not None and _PARTS.search(text) is not None)
 
 
 def _digest(file: Path) -> str:

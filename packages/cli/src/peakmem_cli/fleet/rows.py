@@ -134,9 +134,11 @@ def row_of(model: Model, code: int, out: str, err: str, *, key: str = "", report
     except ValueError:
         found = None
     if isinstance(found, dict) and found.get("schema") == "peakmem.result/1":
+        if code < 0:  # it had said all; the page about it may be half written
+            return Row(model, 2, found | {"input": readable(model.path)}, f"ended by signal {-code} after its answer", key)
         return Row(model, code, found | {"input": readable(model.path)}, sentence if code else "", key, report)
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    return Row(model, code or 2, None, sentence or f"ended without an answer ({how})", key)
+    return Row(model, 2 if code <= 0 else code, None, sentence or f"ended without an answer ({how})", key)
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from peakmem_cli.fleet.models import Model
@@ -28,7 +28,7 @@ class Task:
     key : str
         As `peakmem_cli.fleet.rows.key_of`.
     limit : float or None
-        Seconds after which its process is ended.
+        Seconds of computing after which its process is ended; see `peakmem.system.process.run_child`.
     memory : int or None
         Bytes of address space for each of its processes (Linux).
     report : str or None
@@ -91,29 +91,16 @@ def run_task(task: Task, stop: Stop | None = None) -> Row | None:
     model = task.model
     arguments = [sys.executable, "-m", "peakmem_cli", "optimize", f"--frontend={model.frontend}", "--json", *task.options]
     arguments += ["--", str(model.path)]
-    late = threading.Event()
     with stop.among() as children:
-
-        def too_late() -> None:
-            late.set()
-            _end(children)
-
-        timer = threading.Timer(task.limit, too_late) if task.limit is not None else None
-        if timer is not None:
-            timer.daemon = True
-            timer.start()
         try:
-            done = run_child(arguments, what="the model", limit=None, memory=task.memory, among=children)
+            done = run_child(arguments, what="the model", limit=task.limit, memory=task.memory, among=children, grace=GRACE)
         except RuntimeFailed as error:
             return Row(model, 2, None, str(error), task.key)
-        finally:
-            if timer is not None:
-                timer.cancel()
     if stop.asked:
         return None
     row = row_of(model, done.code, done.out.decode(errors="replace"), done.err.decode(errors="replace"), key=task.key, report=task.report)
-    if late.is_set() and row.result is None:
-        return Row(model, 2, None, f"did not end within {task.limit:g} s (--model-limit)", task.key)
+    if done.late and done.code != 0:  # what it printed before stands
+        return replace(row, code=2, error=f"did not end within {task.limit:g} s (--model-limit)", report=None)
     return row
 
 

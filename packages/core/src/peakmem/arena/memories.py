@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from peakmem.arena.items import Item, Placement, check_contiguous, least_extent, sharing
 from peakmem.arena.plan import NODES, plan
 from peakmem.model import InputError, Refused
+from peakmem.system import clock
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def spread(
         while placement.size > capacity:
             out = {i for i, o in zip(numbers, placement.offsets) if o + items[i].size > capacity}
             chosen.remove(next(unit for unit in reversed(chosen) if out.intersection(unit)))
-            late = interrupted or (deadline is not None and time.monotonic() >= deadline)
+            late = interrupted or clock.late(deadline)
             numbers, placement = place(chosen, capacity, 0.0 if late else min(effort, *NODES))
         for i, offset in zip(numbers, placement.offsets):
             memory[i], offsets[i] = m, offset

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 from peakmem.arena.greedy import arena_size, greedy_portfolio, improve, relations
 from peakmem.arena.items import Item, Placement, check_contiguous, check_placement, least_extent
 from peakmem.arena.lowering import Lowering
 from peakmem.arena.solver import least_offsets
+from peakmem.system import clock
 
 MOST_PAIRS, MOST_PAIRS_AFTER_SEARCH = 10_000, 2_000
 """With more pairs of items resident together CP-SAT is not tried: it would end with nothing after long.
@@ -59,7 +59,7 @@ def plan(
     enough : int
         Bytes with which one is content, such as the size of a memory: what is not larger is not improved.
     deadline : float, optional
-        A `time.monotonic` value for the exact part.
+        A moment of `peakmem.system.clock` for the exact part.
     effort : float
         Roughly seconds of the exact part with peakmem-native; spent in the steps of `NODES`, so that more never ends worse than less, and
         below the first of them not at all. CP-SAT gets less where more than 2,000 pairs of items are resident together.
@@ -124,4 +124,4 @@ def plan(
 
 
 def _late(deadline: float | None) -> bool:
-    return deadline is not None and time.monotonic() >= deadline
+    return clock.late(deadline)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from peakmem.arena.items import Item, Placement, least_extent, sharing, unit_of
+from peakmem.system import clock
 
 
 def least_offsets(
@@ -36,7 +36,7 @@ def least_offsets(
     lower_bound : int
         Bytes below which no placement is known to exist, if that is more than what lifetimes tell.
     deadline : float, optional
-        A `time.monotonic` value.
+        A moment of `peakmem.system.clock`.
     effort : float
         CP-SAT's deterministic time, roughly seconds. The same input gives the same result unless the deadline cuts in.
 
@@ -64,7 +64,7 @@ def least_offsets(
     if isinstance(reached, Placement):
         return reached
     lower = peak if reached is None else peak + unit  # None: neither found nor refuted
-    if size == lower or (deadline is not None and time.monotonic() >= deadline):
+    if size == lower or clock.late(deadline):
         return Placement(best.offsets, size, lower)
     least = ask(lower, size - unit)
     if isinstance(least, Placement):
@@ -86,7 +86,8 @@ def _solve(
     """A placement of at most ``upper`` bytes; False if there is none; None if that stayed open."""
     if upper < lower:
         return False
-    from ortools.sat.python import cp_model
+    with clock.loading():
+        from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
     top = model.new_int_var(lower // unit, upper // unit, "arena")
@@ -148,7 +149,7 @@ def _solve(
     solver.parameters.random_seed = 0
     solver.parameters.max_deterministic_time = effort
     if deadline is not None:
-        solver.parameters.max_time_in_seconds = max(0.05, deadline - time.monotonic())
+        solver.parameters.max_time_in_seconds = max(0.05, clock.wall(deadline - clock.now()))
     status = solver.solve(model)
     if status == cp_model.INFEASIBLE:
         return False

@@ -277,7 +277,7 @@ class Model(ABC):
     def schedule(self, ordering: Ordering, *, deadline: float | None = None) -> Schedule:
         """Turn an ordering into what this runtime realizes best: normalise the order, plan offsets.
 
-        ``deadline`` is a `time.monotonic` value; the best found by then is returned.
+        ``deadline`` is a moment of `peakmem.system.clock`; the best found by then is returned.
         """
         return Schedule(orders=ordering.orders)
 

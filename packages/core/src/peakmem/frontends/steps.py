@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +9,7 @@ from peakmem.frontends.contract import Model, Verification
 from peakmem.frontends.registry import frontend_version
 from peakmem.model import RuntimeFailed, RuntimeMissing
 from peakmem.ordering import Ordering, order_program
+from peakmem.system import clock
 from peakmem.system.progress import Progress
 
 LEAST = 20.0
@@ -41,7 +41,7 @@ def run_both(
 ) -> Measurement:
     """Run both on the real runtime and compare.
 
-    ``deadline`` is a `time.monotonic` value; it is kept where the frontend can end a run, but `LEAST` seconds there always are.
+    ``deadline`` is a moment of `peakmem.system.clock`; it is kept where the frontend can end a run, but `LEAST` seconds there always are.
 
     Ctrl-C ends the running, not the caller: what was found before is still worth printing.
 
@@ -52,16 +52,16 @@ def run_both(
     """
     if not wanted:
         return Measurement()
-    begin = time.monotonic()
+    begin = clock.now()
     seconds = None if deadline is None else max(LEAST, deadline - begin)
     try:
-        return Measurement(model.verify_within(other, seconds, progress=progress), "", time.monotonic() - begin)
+        return Measurement(model.verify_within(other, seconds, progress=progress), "", clock.now() - begin)
     except (RuntimeMissing, RuntimeFailed) as error:
         if wanted == "required":
             raise
-        return Measurement(None, str(error), time.monotonic() - begin)
+        return Measurement(None, str(error), clock.now() - begin)
     except KeyboardInterrupt:
-        return Measurement(None, "not run (interrupted)", time.monotonic() - begin)
+        return Measurement(None, "not run (interrupted)", clock.now() - begin)
 
 
 def certify(

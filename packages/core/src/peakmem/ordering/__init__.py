@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from peakmem.model import Program, Refused, scheduled_timeline
+from peakmem.system import clock
 from peakmem.system.progress import Progress
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def order_program(
     from peakmem.ordering.problem import problem_of
     from peakmem.proof import Certificate, schema_of
 
-    start = time.monotonic()
+    start = clock.now()
     meter = Meter(None if time_limit is None else start + time_limit, effort)
     given: dict[str, tuple[int, ...]] = {"": tuple(range(len(program)))}
     for path, body in program.bodies():
@@ -135,7 +135,7 @@ def order_program(
                 "proofs": proofs,
             }
         )
-    seconds = time.monotonic() - start
+    seconds = clock.now() - start
     checked: CheckedCertificate | None = None
     if certificate is not None:
         if progress is not None:
@@ -152,7 +152,7 @@ def order_program(
         lower_bound=bound,
         certificate=checked,
         seconds=seconds,
-        check_seconds=time.monotonic() - start - seconds,
+        check_seconds=clock.now() - start - seconds,
         interrupted=interrupted and bound < peaks[""],
         notes=tuple(notes),
     )
@@ -203,6 +203,10 @@ def _solve(problem: Problem, meter: Meter, progress: Progress | None) -> tuple[F
     return solver.result(), stopped or meter.out
 
 
+WRITING = 400_000
+"""Units of work that writing out a proof gets, however little time the search has left: two or three seconds."""
+
+
 def _prove(flat: Flat, meter: Meter) -> tuple[dict[str, Any] | None, int, bool]:
     """The proof of the best bound that can be written out, the better bound that could not (or 0), and whether Ctrl-C
     is why; it then settles for a bound whose proof is short."""
@@ -210,9 +214,8 @@ def _prove(flat: Flat, meter: Meter) -> tuple[dict[str, Any] | None, int, bool]:
     from peakmem.ordering.meter import Meter, OutOfTime
 
     # What the search proved in time deserves to be written out, so the limits are stretched a little.
-    deadline = None if meter.deadline is None else max(meter.deadline, time.monotonic() + 2.0)
     effort = None if meter.effort is None else max(meter.effort - meter.spent, meter.effort // 4, 1_000_000)
-    writing = Meter(deadline, effort)
+    writing = Meter(meter.deadline, effort, granted=WRITING)
     failed, stopped = 0, False
     for evidence in flat.evidence:
         try:
@@ -221,5 +224,5 @@ def _prove(flat: Flat, meter: Meter) -> tuple[dict[str, Any] | None, int, bool]:
             failed = failed or evidence.level
         except KeyboardInterrupt:
             failed, stopped = failed or evidence.level, True
-            writing = Meter(time.monotonic() + 2.0)
+            writing = Meter(effort=WRITING)
     return None, failed, stopped

@@ -1,12 +1,12 @@
 """What a search may still spend: time, work, or both.
 
-Time is what people have; work is the same on any machine and under any load. A unit of work is about one statement run at one
-state: the search counts those it tries, a minimum cut counts as many as it decides about.
+Time is what people have, on a clock that other load does not move (`peakmem.system.clock`); work is the same on any machine. A unit
+of work is about one statement run at one state: the search counts those it tries, a minimum cut counts as many as it decides about.
 """
 
 from __future__ import annotations
 
-from time import monotonic
+from peakmem.system import clock
 
 ENDLESS = 1 << 62
 
@@ -21,9 +21,11 @@ class Meter:
     Parameters
     ----------
     deadline : float, optional
-        A `time.monotonic` value.
+        A moment of `peakmem.system.clock`.
     effort : int, optional
         Units of work.
+    granted : int
+        Units of work that are done even if the deadline has passed.
     above : Meter, optional
         Whose share this is: what is spent here is spent there, and when that one is out, so is this.
 
@@ -33,11 +35,14 @@ class Meter:
         Units of work so far.
     """
 
-    __slots__ = ("above", "deadline", "effort", "spent")
+    __slots__ = ("above", "deadline", "effort", "granted", "spent")
 
-    def __init__(self, deadline: float | None = None, effort: int | None = None, above: Meter | None = None) -> None:
+    def __init__(
+        self, deadline: float | None = None, effort: int | None = None, above: Meter | None = None, granted: int = 0
+    ) -> None:
         self.deadline = deadline
         self.effort = effort
+        self.granted = granted
         self.above = above
         self.spent = 0
 
@@ -51,7 +56,7 @@ class Meter:
         """Whether time or effort is spent."""
         return (
             (self.effort is not None and self.spent >= self.effort)
-            or (self.deadline is not None and monotonic() > self.deadline)
+            or (self.spent >= self.granted and clock.late(self.deadline))
             or (self.above is not None and self.above.out)
         )
 

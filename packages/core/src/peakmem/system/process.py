@@ -11,20 +11,28 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 from peakmem.model import RuntimeFailed
 
 GRACE = 5.0
 """Seconds to wait for processes that were killed; far more than the system takes."""
 
+TICK = 0.5
+"""Seconds between two looks at how much a child has computed."""
+
+SLOWEST = 8.0
+"""A second in which a child computes nothing counts as one in so many: it may be waiting for a processor, or for ever."""
+
 
 @dataclass(frozen=True)
 class Finished:
-    """A child that ended by itself: exit code (negative for a signal), standard output, standard error."""
+    """A child that has ended: exit code (negative for a signal), standard output, standard error, and whether it was asked to."""
 
     code: int
     out: bytes
     err: bytes
+    late: bool = False
 
     @property
     def last_words(self) -> str:
@@ -78,6 +86,7 @@ def run_child(
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
     among: Children | None = None,
+    grace: float | None = None,
 ) -> Finished:
     """Run a process, with what it forks, as a process group of its own.
 
@@ -90,7 +99,9 @@ def run_child(
     what : str
         What runs, for the messages.
     limit : float or None
-        Seconds; None for no limit.
+        Seconds; None for no limit. They are those that it computes, with all that it starts: on a machine that does other things
+        beside, it takes longer on the wall, at most `SLOWEST` times. Where the system does not tell them (anything but Linux) they
+        are those on the wall.
     given : bytes
         Its standard input.
     memory : int, optional
@@ -101,11 +112,14 @@ def run_child(
         Where it runs.
     among : Children, optional
         Where it is entered while it runs.
+    grace : float, optional
+        Where the limit passes, the child is asked to end and has so many seconds to do so; what it printed is returned. If not
+        given it is ended at once.
 
     Raises
     ------
     RuntimeFailed
-        When it cannot be started or does not end within ``limit`` seconds.
+        When it cannot be started, or does not end within ``limit`` seconds and there is no ``grace``.
     """
     pipe = subprocess.PIPE
     try:
@@ -117,20 +131,71 @@ def run_child(
         raise RuntimeFailed(f"{what} cannot be started ({reason}); nothing was measured") from None
     if among is not None:
         among.add(process)
+    late = False
     with process:
         try:
             if memory is not None:
                 _limit_memory(process.pid, memory)
-            out, err = process.communicate(given, timeout=limit)
-        except subprocess.TimeoutExpired:
-            raise RuntimeFailed(f"{what} did not end within {limit:g} s; nothing was measured") from None
+            try:
+                out, err = _communicate(process, given, limit)
+            except subprocess.TimeoutExpired:
+                if grace is None:
+                    raise RuntimeFailed(f"{what} did not end within {limit:g} s; nothing was measured") from None
+                late = True
+                process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.communicate(timeout=grace)
+                _kill_group(process)
+                out, err = process.communicate()
         finally:
             # Forks hold the pipes, so while one of them lives, the process is not reaped and its number is its own.
             if process.returncode is None:
                 _end_group(process)
             if among is not None:
                 among.remove(process)
-    return Finished(process.returncode, out, err)
+    return Finished(process.returncode, out, err, late)
+
+
+def _communicate(process: subprocess.Popen[bytes], given: bytes, limit: float | None) -> tuple[bytes, bytes]:
+    """Its output; `subprocess.TimeoutExpired` once it has computed for ``limit`` seconds."""
+    left, passed, computed = limit, monotonic(), 0.0
+    while left is not None:
+        try:
+            return process.communicate(given, timeout=min(left, TICK))
+        except subprocess.TimeoutExpired:
+            now, spent = monotonic(), seconds_of(process.pid)
+            lasted, passed = now - passed, now
+            if spent is None:
+                left -= lasted
+            else:  # several threads at once make it no longer than on the wall
+                left -= min(lasted, max(spent - computed, lasted / SLOWEST))
+                computed = max(computed, spent)
+            if left <= 0:
+                raise
+    return process.communicate(given)
+
+
+def seconds_of(pid: int) -> float | None:
+    """Seconds that a process and all that came from it have computed; None where the system does not tell."""
+    parents: dict[int, list[int]] = {}
+    seconds: dict[int, float] = {}
+    ticks = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0
+    for entry in Path("/proc").glob("[0-9]*/stat") if ticks > 0 else ():
+        try:
+            fields = entry.read_bytes().rpartition(b")")[2].split()
+        except OSError:  # it has ended
+            continue
+        one = int(entry.parent.name)
+        parents.setdefault(int(fields[1]), []).append(one)
+        seconds[one] = sum(map(int, fields[11:15])) / ticks  # its own, and those of children that it waited for
+    if pid not in seconds:
+        return None
+    found, family = 0.0, [pid]
+    while family:
+        one = family.pop()
+        found += seconds[one]
+        family += parents.get(one, ())
+    return found
 
 
 def _limit_memory(pid: int, size: int) -> None:

@@ -14,11 +14,11 @@ units are bit sets, since states are made by the hundred thousand.
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 
+from peakmem.system import clock
 from peakmem.transform.recompute.plan import Rerun
 from peakmem.transform.recompute.reruns import RerunProblem
 
@@ -154,11 +154,11 @@ class Eviction:
         Raises
         ------
         Late
-            When the ``deadline`` (a `time.monotonic` value) passes.
+            When the ``deadline`` (a moment of `peakmem.system.clock`) passes.
         """
         labels = [_Label(self)]
         for step in range(self.n):
-            if deadline is not None and time.monotonic() > deadline:
+            if clock.late(deadline):
                 raise Late
             found: dict[tuple[int, int], _Label] = {}
             for x in labels:

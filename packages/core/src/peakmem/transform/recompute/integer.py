@@ -10,13 +10,13 @@ Sources: CP-SAT of OR-tools (Perron & Didier); HiGHS (Huangfu & Hall 2018) throu
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from peakmem.model import UsageError
+from peakmem.system import clock
 from peakmem.transform.recompute.retention import Retention, merged
 
 if TYPE_CHECKING:
@@ -115,14 +115,14 @@ def solve_integer(model: Retention, *, budget: int | None, time_limit: float) ->
 
     CP-SAT is tried for `EFFORT`, then HiGHS; the better solution and the better bound of the two are returned.
     """
-    deadline = time.monotonic() + time_limit
+    deadline = clock.now() + time_limit
     scaled = Scaled(model, budget)
     if scaled.contradiction:
         return Answer(None, None, True, "cp-sat")
     first = solve_cpsat(scaled, time_limit=BRIEF * time_limit)
     if first is not None and first.exact:
         return first
-    second = solve_highs(scaled, time_limit=deadline - time.monotonic())
+    second = solve_highs(scaled, time_limit=deadline - clock.now())
     if first is None or second.exact:
         return second
     assert first.bound is not None and second.bound is not None
@@ -135,13 +135,14 @@ def solve_integer(model: Retention, *, budget: int | None, time_limit: float) ->
 def solver_of(effort: float, time_limit: float) -> CpSolver:
     """CP-SAT with one worker, a fixed seed and deterministic time: the same answer each time unless ``time_limit`` (seconds)
     cuts in. Ctrl-C is Python's, which sees it when the solver returns."""
-    from ortools.sat.python import cp_model
+    with clock.loading():
+        from ortools.sat.python import cp_model
 
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
     solver.parameters.max_deterministic_time = effort
-    solver.parameters.max_time_in_seconds = max(0.01, time_limit)
+    solver.parameters.max_time_in_seconds = max(0.01, clock.wall(time_limit))
     solver.parameters.catch_sigint_signal = False
     return solver
 
@@ -150,7 +151,8 @@ def solve_cpsat(scaled: Scaled, *, time_limit: float, effort: float = EFFORT) ->
     """By CP-SAT, in whole numbers; None where a sum could exceed `LARGEST_SUM`."""
     if scaled.largest_sum >= LARGEST_SUM:
         return None
-    from ortools.sat.python import cp_model
+    with clock.loading():
+        from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
     variables = [model.new_bool_var("") for _ in scaled.objective]
@@ -186,9 +188,10 @@ def need_highs() -> None:
 def solve_highs(scaled: Scaled, *, time_limit: float) -> Answer:
     """By branch and cut, in floating point: a caller checks solutions by simulation, and bounds are rounded."""
     need_highs()
-    import numpy as np
-    from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import csr_matrix
+    with clock.loading():
+        import numpy as np
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import csr_matrix
 
     size = len(scaled.objective)
     if not size:
@@ -205,7 +208,7 @@ def solve_highs(scaled: Scaled, *, time_limit: float) -> Answer:
         integrality=np.ones(size, dtype=np.int64),
         bounds=Bounds(0, 1),
         constraints=constraints,
-        options={"time_limit": max(0.01, time_limit), "mip_rel_gap": 0.0},
+        options={"time_limit": max(0.01, clock.wall(time_limit)), "mip_rel_gap": 0.0},
     )
     if outcome.status == 2:
         return Answer(None, None, True, "highs")

@@ -17,6 +17,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from peakmem.system import clock
 from peakmem.transform.recompute.horizon import Horizon
 from peakmem.transform.recompute.integer import LARGEST_SUM, solver_of
 from peakmem.transform.recompute.plan import Rerun
@@ -66,7 +67,8 @@ def solve_intervals(horizon: Horizon, *, time_limit: float, effort: float, at_le
 
 class _Intervals:
     def __init__(self, horizon: Horizon) -> None:
-        from ortools.sat.python import cp_model
+        with clock.loading():
+            from ortools.sat.python import cp_model
 
         self.h, self.problem = horizon, horizon.problem
         self.cp, self.model = cp_model, cp_model.CpModel()

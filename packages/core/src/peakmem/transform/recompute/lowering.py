@@ -5,11 +5,11 @@ It wins where a few reruns suffice, starts fronts, and lowers what the reruns of
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from peakmem.system import clock
 from peakmem.transform.recompute.plan import Rerun, Trace, allowed, cost_of, trace
 from peakmem.transform.recompute.reruns import RerunProblem
 
@@ -38,12 +38,12 @@ def greedy(
         view = _View(problem, reruns, now, target)
         found = []
         for move in view.moves():
-            if deadline is not None and time.monotonic() > deadline:
+            if clock.late(deadline):
                 return None
             if move is not None:
                 found.append(move)
         for _, event, units in sorted(found)[:TRIES]:
-            if deadline is not None and time.monotonic() > deadline:
+            if clock.late(deadline):
                 return None
             at, gap = now.block[event], now.base_step[event]
             if at < 0:

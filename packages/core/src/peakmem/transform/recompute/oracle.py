@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import time
 from collections.abc import Callable, Hashable, Iterator
 from functools import cache
 from typing import TypeVar
 
 from peakmem.model import Program, UsageError
+from peakmem.system import clock
 from peakmem.transform.recompute.eviction import mask_of
 from peakmem.transform.recompute.reruns import RerunProblem
 
@@ -31,7 +31,7 @@ def free_order(
     Raises
     ------
     TimeoutError
-        When the ``deadline`` (a `time.monotonic` value) passes first.
+        When the ``deadline`` (a moment of `peakmem.system.clock`) passes first.
     UsageError
         Where some buffer has several writers or an input is written: which reruns are allowed would then depend on
         the order.
@@ -97,7 +97,7 @@ def dijkstra(
     queue = [(0, next(order), start)]
     while queue:
         cost, count, state = heapq.heappop(queue)
-        if deadline is not None and count % 64 == 0 and time.monotonic() > deadline:
+        if deadline is not None and count % 64 == 0 and clock.late(deadline):
             raise TimeoutError
         if cost > best[state]:
             continue

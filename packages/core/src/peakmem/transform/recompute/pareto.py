@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from peakmem.frontends import Progress
 from peakmem.model import Program, Refused
+from peakmem.system import clock
 from peakmem.transform.recompute.floors import floor
 from peakmem.transform.recompute.lowering import greedy
 from peakmem.transform.recompute.plan import Plan, Rerun, make_plan, trace
@@ -110,18 +110,18 @@ def front(problem: RerunProblem | Sequence[RerunProblem], *, time_limit: float =
     settled from the top: the next target is one byte below the peak just reached, so nothing is skipped.
     """
     problems = [problem] if isinstance(problem, RerunProblem) else list(problem)
-    begin = time.monotonic()
+    begin = clock.now()
     points: list[Point] = []
     complete, interrupted = True, False
     for base, one in enumerate(problems):
-        share = (begin + time_limit - time.monotonic()) / (len(problems) - base)
-        found, whole, stopped = _front(one, base, time.monotonic() + share, lowest)
+        share = (begin + time_limit - clock.now()) / (len(problems) - base)
+        found, whole, stopped = _front(one, base, clock.now() + share, lowest)
         points.extend(found)
         complete = complete and whole
         if stopped:
             complete, interrupted = base == len(problems) - 1 and complete, True
             break
-    return Front(_envelope(points), complete, interrupted, time.monotonic() - begin)
+    return Front(_envelope(points), complete, interrupted, clock.now() - begin)
 
 
 def _envelope(points: Sequence[Point]) -> tuple[Point, ...]:
@@ -144,11 +144,11 @@ def _front(problem: RerunProblem, base: int, deadline: float, lowest: int) -> tu
     rough: list[Plan] = []
     complete, stopped = True, False
     try:
-        half = time.monotonic() + 0.4 * (deadline - time.monotonic())
+        half = clock.now() + 0.4 * (deadline - clock.now())
         reruns: list[Rerun] | None = []
         peak = given.peak
         stride = max(1, (given.peak - lowest) // ROUGH)
-        while reruns is not None and peak > lowest and time.monotonic() < half:
+        while reruns is not None and peak > lowest and not clock.late(half):
             reruns = greedy(problem, max(lowest, peak - stride), start=reruns, deadline=half)
             if reruns is not None:
                 plan = make_plan(problem, reruns)
@@ -156,7 +156,7 @@ def _front(problem: RerunProblem, base: int, deadline: float, lowest: int) -> tu
                 peak = plan.peak
         target = given.peak - 1
         while target >= lowest:
-            left = deadline - time.monotonic()
+            left = deadline - clock.now()
             if left <= 0:
                 complete = False
                 break
@@ -181,13 +181,13 @@ def least_peak(problem: RerunProblem, *, time_limit: float = 5.0) -> Outcome:
 
     Bisection on the target; the status is ``exact`` if every decisive question was settled.
     """
-    begin = time.monotonic()
+    begin = clock.now()
     low = floor(problem.program).size
     best = solve(problem, trace(problem, ()).peak)
     assert best.plan is not None
     settled = True
     while low < best.plan.peak:
-        left = begin + time_limit - time.monotonic()
+        left = begin + time_limit - clock.now()
         if left <= 0:
             settled = False
             break
@@ -223,7 +223,7 @@ def reach(
         When the target is below the floor, or none of the base orders reaches it within cap and budget; the message
         names the floor and the least reachable peak with its price.
     """
-    begin = time.monotonic()
+    begin = clock.now()
     program = problems[0].program
     low = floor(program)
     if target < low.size:
@@ -234,7 +234,7 @@ def reach(
         )
     found: list[tuple[int, Outcome]] = []
     for base, problem in enumerate(problems):
-        left = begin + time_limit - time.monotonic()
+        left = begin + time_limit - clock.now()
         if found and left <= 0:
             break
         if progress is not None:

@@ -7,10 +7,10 @@ lets the first one go before it (`docs/recompute.md`).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from peakmem.system import clock
 from peakmem.transform.recompute.reruns import RerunProblem
 
 Rerun = tuple[int, int]
@@ -173,7 +173,7 @@ def make_plan(problem: RerunProblem, reruns: Sequence[Rerun]) -> Plan:
 def prune(plan: Plan, target: int, *, deadline: float | None = None) -> Plan:
     """Leave out reruns that ``target`` does not need, the dearest first, and of those that cost the same the last.
 
-    No single rerun of the result can be left out, unless the ``deadline`` (a `time.monotonic` value) cut it short; so
+    No single rerun of the result can be left out, unless the ``deadline`` (a moment of `peakmem.system.clock`) cut it short; so
     free reruns that buy nothing go, too. Passes over all reruns until one leaves out none; a simulation for each rerun
     left out, and for the others a look at what would change.
     """
@@ -183,7 +183,7 @@ def prune(plan: Plan, target: int, *, deadline: float | None = None) -> Plan:
     while kept != before:
         before = list(kept)
         for k in sorted(before, key=lambda k: (-problem.units[plan.reruns[k][1]].cost, -k)):
-            if deadline is not None and time.monotonic() > deadline:
+            if clock.late(deadline):
                 break
             if now.peak_without(kept.index(k)) <= target:
                 kept = [j for j in kept if j != k]

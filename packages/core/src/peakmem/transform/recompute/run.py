@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 from peakmem.frontends import Model, Progress, Wanted, certify, run_both
@@ -17,6 +16,7 @@ from peakmem.model import (
     scheduled_timeline,
 )
 from peakmem.ordering import Ordering, order_program
+from peakmem.system import clock
 from peakmem.system.progress import silent
 from peakmem.transform.recompute.document import Enlarged, Recomputation
 from peakmem.transform.recompute.expand import expand, order_expansion
@@ -69,7 +69,7 @@ def recompute(
     RuntimeMissing, RuntimeFailed
         With ``measure="required"`` only.
     """
-    begin = time.monotonic()
+    begin = clock.now()
     limit = 1e9 if time_limit is None else time_limit
     program = model.program.without_overlays()
     # Bad settings are refused before any work is done.
@@ -78,7 +78,7 @@ def recompute(
         ordering = certify(model, time_limit=limit / 3, progress=progress)
     else:
         ordering = order_program(program, time_limit=limit / 3, progress=progress)
-    spent = time.monotonic() - begin
+    spent = clock.now() - begin
     found = enlarge(
         program, ordering.orders, target_peak=target_peak, max_extra_macs=max_extra_macs, cap=cap, thresholds=thresholds,
         whole_front=whole_front, realize=realize, any_order=True, interrupted=ordering.interrupted,
@@ -158,18 +158,18 @@ def enlarge(
     """
     say = progress or silent
     program = program.without_overlays()
-    begin = since = time.monotonic()
+    begin = since = clock.now()
     bases = base_orders(program, orders.get("", range(len(program))))
     problems = _problems(program, bases, max_extra_macs, cap, thresholds, body_workspaces(program, orders))
     peak = scheduled_timeline(program, orders).peak
     result = Enlarged(ordered_peak=peak, problems=problems, floor=floor(program), interrupted=interrupted)
 
     def left() -> float:
-        return max(0.0, begin + time_limit - time.monotonic())
+        return max(0.0, begin + time_limit - clock.now())
 
     def lap(name: str) -> None:
         nonlocal since
-        now = time.monotonic()
+        now = clock.now()
         result.seconds[name], since = now - since, now
 
     if target_peak is not None and (target_peak < peak or not whole_front):
@@ -201,7 +201,7 @@ def enlarge(
         goal = again.peak if target_peak is None else target_peak
         found = None
         if result.front is not None:
-            found = _cheaper(result.front, result.point, goal, orders, time.monotonic() + CHEAPER_SHARE * left())
+            found = _cheaper(result.front, result.point, goal, orders, clock.now() + CHEAPER_SHARE * left())
         result.point, result.expansion, result.reordering = found or (result.point, expansion, again)
     except KeyboardInterrupt:  # the plans stay
         result.unrealized, result.interrupted = INTERRUPTED, True
@@ -237,10 +237,10 @@ def _cheaper(
     for cheaper in reversed(front.points):
         if not cheaper.plan.reruns or cheaper.extra_macs >= point.extra_macs:
             continue
-        if misses == CHEAPER_MISSES or time.monotonic() > deadline:
+        if misses == CHEAPER_MISSES or clock.late(deadline):
             break
         expansion = expand(cheaper.plan)
-        again = order_expansion(expansion, bodies=bodies, time_limit=max(0.0, deadline - time.monotonic()))
+        again = order_expansion(expansion, bodies=bodies, time_limit=max(0.0, deadline - clock.now()))
         if again.peak <= goal:
             found, misses = (cheaper, expansion, again), 0
         else:

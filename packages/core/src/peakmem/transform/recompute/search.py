@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Sequence
 
+from peakmem.system import clock
 from peakmem.transform.recompute.horizon import Horizon
 from peakmem.transform.recompute.plan import Plan, Rerun, allowed, make_plan, prune
 from peakmem.transform.recompute.reruns import RerunProblem
@@ -24,7 +24,7 @@ class Search:
         self.tried = False
 
     def left(self) -> float:
-        return self.deadline - time.monotonic()
+        return self.deadline - clock.now()
 
     def horizon(self, only: Collection[int] | None = None) -> Horizon:
         """What could be present when, for plans that cost no more than the incumbent, of these units."""
@@ -60,17 +60,17 @@ class Search:
         """Leave out what the incumbent does not need; a settled one keeps its peak, which may lie below the target."""
         if self.plan is not None and self.plan is not self.pruned:
             least = self.plan.peak if self.settled else self.target
-            self.plan = prune(self.plan, least, deadline=max(self.deadline, time.monotonic() + 0.5))
+            self.plan = prune(self.plan, least, deadline=max(self.deadline, clock.now() + 0.5))
 
     def improve(self, reruns: Sequence[Rerun] | None, method: str) -> None:
         """Offer what a method found without what it does not need."""
         plan = self.offer(reruns, method)
         if plan is not None:
             least = plan.peak if plan.extra_macs <= self.bound else self.target
-            deadline = time.monotonic() + max(0.1, 0.1 * self.left())
+            deadline = clock.now() + max(0.1, 0.1 * self.left())
             pruned = prune(plan, least, deadline=deadline)
             self.offer(pruned.reruns, method)
-            if self.plan is not None and self.plan.reruns == pruned.reruns and time.monotonic() < deadline:
+            if self.plan is not None and self.plan.reruns == pruned.reruns and not clock.late(deadline):
                 self.pruned = self.plan
 
     @property

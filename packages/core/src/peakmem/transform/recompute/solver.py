@@ -5,12 +5,12 @@ Words: ``exact`` is said of one base order under one cap, never ``optimal``: ano
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
+from peakmem.system import clock
 from peakmem.transform.recompute.eviction import RULES, Eviction, Late
 from peakmem.transform.recompute.floors import floor
 from peakmem.transform.recompute.horizon import Horizon
@@ -105,13 +105,13 @@ def solve(
 
     Among plans found with equal MACs the one with the fewest reruns is given; ``exact`` speaks of MACs alone.
     """
-    begin = time.monotonic()
+    begin = clock.now()
     search = Search(problem, target, begin + time_limit)
 
     def outcome(infeasible: bool = False, interrupted: bool = False) -> Outcome:
         search.prune()
         status: Status = "infeasible" if infeasible else "exact" if search.settled else "gap"
-        spent = time.monotonic() - begin
+        spent = clock.now() - begin
         return Outcome(
             target, status, search.plan, search.bound, search.bound_by, search.plan_by, search.width, spent, interrupted
         )
@@ -122,6 +122,9 @@ def solve(
     if target < floor(problem.program).size:
         search.bound_by = "floor"
         return outcome(infeasible=True)
+    with clock.loading():
+        import networkx  # noqa: F401 - heuristics and the tree decomposition need them, with deadlines of tenths of a second
+        import numpy  # noqa: F401
     try:
         if method == "intervals":
             return outcome(_whole(search))
@@ -159,7 +162,7 @@ NARROW, EFFORT = 0.5, 60.0
 def _heuristics(search: Search, deadline: float) -> None:
     """Plans before any relaxation: the worst moment first, each rule of eviction alone, which is fast, then a wider beam."""
     search.tried = True
-    begin = time.monotonic()
+    begin = clock.now()
     search.improve(greedy(search.problem, search.target, deadline=begin + 0.4 * (deadline - begin)), "lowering")
     several: list[tuple[int, int, list[Rerun]]] = []
     slowest = 0.0
@@ -168,16 +171,16 @@ def _heuristics(search: Search, deadline: float) -> None:
         for rule in RULES:
             if search.settled:
                 return
-            since = time.monotonic()
+            since = clock.now()
             found = beam.search(1, (rule,), deadline=deadline)
-            slowest = max(slowest, time.monotonic() - since)
+            slowest = max(slowest, clock.now() - since)
             if found is not None:
                 several.append((cost_of(search.problem, found), len(found), found))
                 if several[-1][0] <= search.bound:
                     break
     for _, _, found in sorted(several)[:2]:
         search.improve(found, "eviction")
-    if not search.settled and time.monotonic() + WIDTH * slowest < deadline:  # else it would hardly end in time
+    if not search.settled and clock.now() + WIDTH * slowest < deadline:  # else it would hardly end in time
         with suppress(Late):
             search.improve(beam.search(WIDTH, MIXED, below=search.price, deadline=deadline), "eviction")
 
@@ -215,7 +218,7 @@ def _refine(search: Search) -> bool:
         if search.settled or now.peak <= target:
             break
         if not search.tried:
-            _heuristics(search, time.monotonic() + HEURISTICS / 2 * search.left())
+            _heuristics(search, clock.now() + HEURISTICS / 2 * search.left())
         _near(search, reruns)
         if not whole and not search.settled and sum(horizon.usable) <= SMALL:
             whole = True
@@ -240,11 +243,11 @@ def _near(search: Search, reruns: Sequence[Rerun]) -> None:
     """Plans near reruns of a relaxation that do not fit where they are: what is left lowered; then the same units, or
     also those that make their sources, at other moments."""
     problem = search.problem
-    begin, left = time.monotonic(), search.left()
+    begin, left = clock.now(), search.left()
     search.improve(greedy(problem, search.target, start=reruns, deadline=begin + 0.4 * left), "lowering")
     units = {u for _, u in reruns}
     for _ in range(LEVELS):
-        limit = begin + 0.6 * left - time.monotonic()
+        limit = begin + 0.6 * left - clock.now()
         if search.settled or limit <= 0 or len(units) > FEW:
             return
         placed = solve_intervals(search.horizon(units), at_least=search.bound, time_limit=limit, effort=NARROW)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -11,6 +10,7 @@ from peakmem.frontends import Model, Progress, Wanted, certify, run_both
 from peakmem.frontends.splitting import Axis, Region, Split, Splittable, Unequal
 from peakmem.model import Program, Refused, UsageError
 from peakmem.ordering import Ordering
+from peakmem.system import clock
 from peakmem.system.progress import silent
 from peakmem.system.sizes import human, in_bytes
 from peakmem.transform.recompute.reruns import parse_extra_macs
@@ -79,7 +79,7 @@ def split(
     RuntimeMissing, RuntimeFailed
         With ``measure="required"`` only.
     """
-    begin = time.monotonic()
+    begin = clock.now()
     say = progress or silent
     deadline = None if time_limit is None else begin + time_limit
     source = model.splittable()
@@ -90,7 +90,7 @@ def split(
     result = Splitting(source=model, ordering=ordering, macs=macs, most=most if regions is None else None, target=target_peak, overhead=source.overhead)
     if objective == "arena" and regions is None and target_peak is None:
         result.weight = source.overhead
-    result.seconds["order"] = spent = time.monotonic() - begin
+    result.seconds["order"] = spent = clock.now() - begin
     if ordering.interrupted and (time_limit is None or spent < time_limit / 4):  # Ctrl-C, not the time limit
         result.interrupted, result.reason = True, "interrupted before regions were searched"
         return result
@@ -116,7 +116,7 @@ def split(
             result.reason = _reason(source, ordering, least, result.search, most, target_peak)
     if not points or not realize:
         return result
-    since = time.monotonic()
+    since = clock.now()
     if result.interrupted:  # whoever ended the search wants what it found, not another one of that length
         deadline = since
     say("ordering the split program")
@@ -143,12 +143,12 @@ def split(
                     points = _searched(result, replace(search, seen={}, trials=0))
                     tried, point = [], points[0 if target_peak is not None else -1] if points else None
                     continue
-            late = deadline is not None and time.monotonic() > deadline
+            late = clock.late(deadline)
             point = None if late or len(tried) == REALIZED else _next(result, tried, loss)
     except KeyboardInterrupt:
         result.interrupted = True
         result.reason = result.reason or "interrupted before the split was written"
-    result.seconds["realize"] = time.monotonic() - since
+    result.seconds["realize"] = clock.now() - since
     if result.model is not None:
         result.measurement = run_both(model, result.model, wanted=measure, progress=progress)
         if measure:
@@ -158,10 +158,10 @@ def split(
 
 def _searched(result: Splitting, search: Search) -> list[Point]:
     """What a search finds that needs less than any order, and no more than was asked for."""
-    since = time.monotonic()
+    since = clock.now()
     result.search = search.run()
     result.interrupted = result.search.stopped
-    result.seconds["search"] = result.seconds.get("search", 0.0) + time.monotonic() - since
+    result.seconds["search"] = result.seconds.get("search", 0.0) + clock.now() - since
     return [p for p in result.search.points if p.value(result.weight) < result.ordering.peak and p.peak <= (result.target or p.peak)]
 
 
@@ -204,9 +204,9 @@ def _realize(result: Splitting, one: Split, deadline: float | None, progress: Pr
     """Write one split, order and plan it; it becomes the result if it is the smallest so far. Its live peak, and what it reaches."""
     model = result.source
     made = model.apply_split(one)
-    left = None if deadline is None else max(1.0, deadline - time.monotonic())
+    left = None if deadline is None else max(1.0, deadline - clock.now())
     ordering = certify(made, time_limit=left, effort=EFFORT, progress=progress)
-    schedule = made.schedule(ordering, deadline=None if deadline is None else max(deadline, time.monotonic() + 1.0))
+    schedule = made.schedule(ordering, deadline=None if deadline is None else max(deadline, clock.now() + 1.0))
     final = made.apply(schedule)
     reached = final.predicted_bytes
     taken = result.weight * (len(one.steps) - len(model.program))

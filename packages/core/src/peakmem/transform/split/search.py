@@ -8,7 +8,6 @@ each of them ordered as well; what is kept is what the ordered programs need.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, product
@@ -19,6 +18,7 @@ from peakmem.model import InputError, Program, Refused
 from peakmem.ordering.meter import Meter
 from peakmem.ordering.portfolio import Solver
 from peakmem.ordering.problem import problem_of
+from peakmem.system import clock
 from peakmem.system.progress import Progress, silent
 from peakmem.transform.split.estimate import Candidate, Estimator
 from peakmem.transform.split.layout import lay_out
@@ -279,7 +279,7 @@ class Search:
         A peak that is low enough.
     axes : sequence of Axis
     deadline : float, optional
-        A `time.monotonic` value.
+        A moment of `peakmem.system.clock`.
     """
 
     source: Splittable
@@ -354,7 +354,7 @@ class Search:
         return [p for p in self.seen.values() if p is not None]
 
     def out(self) -> bool:
-        return self.deadline is not None and time.monotonic() > self.deadline
+        return clock.late(self.deadline)
 
     def lowest(self) -> int:
         return min((p.peak for p in self.points), default=self.peak)
