@@ -252,7 +252,7 @@ def axe() -> str:
     """The source of axe-core; skips where it is not installed."""
     places = [os.environ.get("AXE_CORE", ""), str(Path(__file__).parents[1] / "node_modules" / "axe-core" / "axe.min.js")]
     if (npm := shutil.which("npm")) is not None:
-        folder = subprocess.run([npm, "root", "-g"], capture_output=True, text=True, timeout=60, check=False).stdout.strip()
+        folder = subprocess.run([npm, "root", "-g"], capture_output=True, text=True, timeout=600, check=False).stdout.strip()
         places.append(f"{folder}/axe-core/axe.min.js")
     for place in places:
         if place and Path(place).is_file():

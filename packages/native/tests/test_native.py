@@ -309,7 +309,7 @@ def test_hash_seed_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in ("0", "1", "77"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": seed}
         helpers = str(Path(__file__).parents[2] / "check" / "tests")
-        answers.add(subprocess.run([sys.executable, "-c", code, helpers], env=environment, capture_output=True, check=True, timeout=300).stdout)
+        answers.add(subprocess.run([sys.executable, "-c", code, helpers], env=environment, capture_output=True, check=True, timeout=600).stdout)
     assert len(answers) == 1
     assert repr(certificate(ladder(6, 6), 100_000)[1]).encode() == answers.pop().strip()
 

@@ -150,7 +150,7 @@ def test_workspace_in_pieces(store, op):
 def test_a_file_for_a_planned_arena(store, tmp_path, level):
     path = store(branches())
     m = load(path, frontend="onnx", ort_level=level, deploy="arena")
-    result = optimize(m, time_limit=20)
+    result = optimize(m, time_limit=600)
     confirm(result.verification)
     assert result.model.predicted_bytes <= m.predicted_bytes
     assert result.model.predicted_bytes >= result.lower_bound
@@ -191,7 +191,7 @@ def test_a_file_with_bodies_has_a_recorded_region(store, tmp_path):
     options = {"frontend": "onnx", "ort_level": "none", "deploy": "arena"}
     m = load(store(with_if()), inputs=files, **options)
     assert m.predicted_bytes > load(store(with_if()), inputs=files[:1], **options).predicted_bytes  # the other branch takes more
-    result = optimize(m, time_limit=10)
+    result = optimize(m, time_limit=600)
     confirm(result.verification)
     assert any("recorded runs" in note for note in result.notes)
     result.model.save(tmp_path / "out.onnx")

@@ -80,7 +80,7 @@ def test_the_bytes_of_replayed_places_are_the_predicted_ones(store, seed):
 @pytest.mark.parametrize("level", ["none", "all"])
 def test_a_file_for_replay(store, tmp_path, level):
     m = load(store(branches()), frontend="onnx", ort_level=level, deploy="replay")
-    result = optimize(m, time_limit=20)
+    result = optimize(m, time_limit=600)
     confirm(result.verification)
     assert not result.realized_optimal
     result.model.save(tmp_path / "out.onnx")
@@ -274,7 +274,7 @@ def program(tmp_path, language, text, sets, outputs, report="", main=MAIN):
 
 
 def executed(binary):
-    done = subprocess.run([str(binary)], capture_output=True, check=False, timeout=120)
+    done = subprocess.run([str(binary)], capture_output=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout, [int(part) for part in done.stderr.decode().split() if part.isdigit()]
 

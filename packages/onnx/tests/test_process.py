@@ -43,7 +43,7 @@ def wide():
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="read from /proc")
 def test_the_process_before_and_after(store):
     m = load(store(wide()), frontend="onnx", ort_level="basic", repeats=2)
-    result = optimize(m, time_limit=10)
+    result = optimize(m, time_limit=600)
     check = result.verification
     rows = {row["name"]: row for row in result.to_json()["onnx"]["process"]}
     names = {"the new file", "the new file in a planned arena"}
