@@ -21,6 +21,9 @@ EFFORT = 2000
 SIDEWAYS = 2
 """Moves in a row that a descent makes although they gain nothing: two gradients at their peak may need two moves."""
 
+LARGEST = 64
+"""Loops that Inductor fuses into one kernel at most."""
+
 Kind = Literal["argument", "view", "loop", "call", "tuple", "part"]
 Saved = frozenset[int]
 
@@ -268,6 +271,7 @@ class _Lowering:
         self.members: list[list[int]] = []  # what each group computes
         self.group_of: dict[int, int] = {}
         self.before: list[int] = []  # ancestors of each group, as a bit set
+        self.loops: dict[int, set[int]] = {}  # groups of loops that read or hold a root
         self.sources: dict[int, set[int]] = {}  # roots in memory that a value is computed from
 
     def program(self) -> Program:
@@ -298,32 +302,35 @@ class _Lowering:
         """Into the group that shares most with it, of those that this closes no circle with; else into one of its own."""
         value = self.all[i]
         reads = {self.group_of[r] for r in sources if r in self.group_of}
+        above = 0
+        for s in reads:
+            above |= self.before[s] | 1 << s
         if value.kind == "loop":
             shared: dict[int, int] = {}
-            for g, members in enumerate(self.members):
-                first = self.all[members[0]]
-                if first.kind != "loop" or first.points != value.points or len(members) >= 64:
-                    continue
-                common = {r for r in sources if r in members or any(r in self.sources[m] for m in members)}
-                if common and not any(self.before[s] >> g & 1 for s in reads if s != g):
-                    shared[g] = sum(self.all[r].bytes for r in common)
-            if shared:
-                g = max(shared, key=lambda g: (shared[g], -g))
-                self.members[g].append(i)
-                self.group_of[i] = g
-                more = 0
-                for s in reads - {g}:
-                    more |= self.before[s] | 1 << s
+            for r in sources:
+                for g in self.loops.get(r, ()):
+                    shared[g] = shared.get(g, 0) + self.all[r].bytes
+            fits = [g for g in shared if self.all[self.members[g][0]].points == value.points and len(self.members[g]) < LARGEST]
+            fits = [g for g in fits if not any(self.before[s] >> g & 1 for s in reads)]
+            if fits:
+                g = max(fits, key=lambda g: (shared[g], -g))
+                above &= ~(1 << g)
                 for d, mask in enumerate(self.before):
                     if d == g or mask >> g & 1:
-                        self.before[d] |= more
-                return
-        self.group_of[i] = len(self.members)
-        mask = 0
-        for s in reads:
-            mask |= self.before[s] | 1 << s
-        self.members.append([i])
-        self.before.append(mask)
+                        self.before[d] |= above
+            else:
+                g = self._open(above)
+            for r in (i, *sources):
+                self.loops.setdefault(r, set()).add(g)
+        else:
+            g = self._open(above)
+        self.members[g].append(i)
+        self.group_of[i] = g
+
+    def _open(self, above: int) -> int:
+        self.members.append([])
+        self.before.append(above)
+        return len(self.members) - 1
 
     def _build(self) -> Program:
         readers: dict[int, set[int]] = {}
