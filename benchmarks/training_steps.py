@@ -16,6 +16,7 @@ peakmem's own, with the modelled peak of the step and the MACs, and whether anot
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -85,10 +86,8 @@ def searched(loss: Any, args: Any) -> dict[str, Any]:
         raise Found
 
     backend.add_choice = stop
-    try:
+    with contextlib.suppress(Found):
         torch.compile(loss, backend="peakmem", options={"memory": "least"})(*args)
-    except Found:
-        pass
     return {"choice": found[0].to_json()}
 
 
