@@ -262,8 +262,7 @@ class _Search:
             log.debug("%s", where, exc_info=True)
             return None
         if saved and self.joint is not None:
-            kept = [i for i in saved[0] if self.joint.values[i].kind != "argument"]
-            made = replace(made, saved=self.joint.names(kept), digest=self.digest)
+            made = replace(made, saved=self.joint.names(saved[0]), digest=self.digest)
         made = replace(made, extra_macs=made.macs - (self.found[0].macs if self.found else made.macs))
         self.found.append(made)
         if saved:

@@ -43,7 +43,8 @@ class Value:
         ``call`` of an operator; ``tuple``, a call of several results, each of which is a ``part``.
     bytes : int
     points : int
-        Iterations of a loop: the elements of its result, or of what it sums.
+        Iterations of a loop: the elements of its result, or of what it sums. Loops of the same number may be fused; it is
+        negative for sums along other dimensions than the last, which are nested the other way round.
     sums : bool
         Whether the loop sums, so that its result is never computed inside of another loop.
     macs, workspace : int
@@ -71,7 +72,8 @@ class Value:
 
 @dataclass(frozen=True)
 class Split:
-    """Values computed by forward and backward, ascending, and what is saved between them."""
+    """Values computed by forward and backward, ascending; what is saved beside the arguments; what the backward needs of the
+    forward and is not saved, arguments included."""
 
     forward: tuple[int, ...]
     backward: tuple[int, ...]
@@ -131,7 +133,7 @@ class Joint:
         while stack:
             i = stack.pop()
             value = self.values[i]
-            if i in saved and not value.backward:
+            if i in saved and not value.backward and value.kind != "argument":
                 asked.add(i)
             elif i not in found:
                 found.add(i)
@@ -156,7 +158,7 @@ class Joint:
 
     def _estimate(self, split: Split) -> Estimate:
         given = {self._root[i] for i in self.results}
-        kept = {r for i in split.saved if self.values[r := self._root[i]].kind != "argument"}
+        kept = {r for i in split.saved if self.values[r := self._root[i]].kind != "argument"}  # an argument's view is no more
         forward = _peak(_Lowering(self, split.forward, given | kept, {}).program())
         entry = {r: r in given for r in kept}
         program = _Lowering(self, split.backward, {self._root[i] for i in self.gradients}, entry).program()
@@ -175,8 +177,6 @@ class Joint:
         split = self.split(saved)
         again = set(split.again)
         for i in sorted(split.saved):
-            if self.values[i].kind == "argument":
-                continue
             less = split.saved - {i}
             yield self.split(less).saved
             for j in self.split(less).again:
@@ -336,7 +336,7 @@ class _Lowering:
         readers: dict[int, set[int]] = {}
         for i, sources in self.sources.items():
             for r in sources:
-                readers.setdefault(r, set()).add(self.group_of[i])
+                readers.setdefault(r, set()).add(i)
         order = sorted(range(len(self.members)), key=lambda g: (self.before[g].bit_count(), g))
         order = _topological(order, self.before)
         buffers: list[Buffer] = []
@@ -354,9 +354,10 @@ class _Lowering:
             writes = []
             for m in members:
                 value = self.all[m]
-                if value.kind == "tuple" or (m not in self.results and not readers.get(m, set()) - {g} and value.kind == "loop"):
-                    continue  # inside of the kernel only
-                over = next((r for r in sorted(sources) if value.kind == "loop" and self._overwrites(r, m, g, readers, taken)), None)
+                inside = all(self.group_of[i] == g for i in readers.get(m, ()))
+                if value.kind == "tuple" or (value.kind == "loop" and inside and m not in self.results):
+                    continue
+                over = next((r for r in sorted(sources) if value.kind == "loop" and self._overwrites(r, m, readers, taken)), None)
                 if over is not None:
                     taken.add(over)
                     place[m] = place[over]
@@ -379,9 +380,9 @@ class _Lowering:
             )
         return Program(tuple(buffers), tuple(statements))
 
-    def _overwrites(self, r: int, m: int, g: int, readers: Mapping[int, set[int]], taken: set[int]) -> bool:
-        """Whether a kernel writes a value over one that nobody else reads."""
-        same = self.all[r].bytes == self.all[m].bytes and readers.get(r) == {g}
+    def _overwrites(self, r: int, m: int, readers: Mapping[int, set[int]], taken: set[int]) -> bool:
+        """Whether a kernel writes a value over one that no other one reads, not even in the same kernel."""
+        same = self.all[r].bytes == self.all[m].bytes and readers.get(r) == {m}
         return same and r not in self.results and r not in taken and not self.entry.get(r, False)
 
 
