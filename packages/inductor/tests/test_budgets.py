@@ -65,7 +65,7 @@ def least() -> SimpleNamespace:
 
         patch.setattr(budgets, "BUDGETS", FEW)
         patch.setattr(budgets, "OWN", 1)
-        patch.setattr(budgets, "EVALUATIONS", 60)
+        patch.setattr(budgets, "EVALUATIONS", 6000)
         net = branches(torch)
         before = config.activation_memory_budget, inductor.custom_partitioner_fn
         seen, peaks = steps(torch, net, "peakmem", {"memory": "least"})

@@ -38,8 +38,8 @@ BUDGETS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)
 OWN = 6
 """The most sets of our own that are generated."""
 
-EVALUATIONS = 200
-"""The most sets that one descent on the joint graph looks at."""
+EVALUATIONS = 60_000
+"""What one descent on the joint graph may take: sets times the nodes of the graph; 20 sets at least."""
 
 
 @dataclass(frozen=True)
@@ -262,8 +262,7 @@ class _Search:
             log.debug("%s", where, exc_info=True)
             return None
         if saved and self.joint is not None:
-            kept = [i for i in saved[0] if self.joint.values[i].kind != "argument"]
-            made = replace(made, saved=self.joint.names(kept), digest=self.digest)
+            made = replace(made, saved=self.joint.names(saved[0]), digest=self.digest)
         made = replace(made, extra_macs=made.macs - (self.found[0].macs if self.found else made.macs))
         self.found.append(made)
         if saved:
@@ -319,7 +318,7 @@ class _Search:
             missed = made.after - known.peak
             goals = [best.after if limit is None or best.after > limit else limit]
             for ceiling in (None, goals[0] - missed):
-                other = joint.descend(saved, EVALUATIONS, ceiling=ceiling, avoid=self._seen)
+                other = joint.descend(saved, max(20, EVALUATIONS // len(joint.values)), ceiling=ceiling, avoid=self._seen)
                 if other is None:
                     continue
                 said = joint.estimate(other)

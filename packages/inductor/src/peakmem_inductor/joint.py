@@ -21,6 +21,9 @@ EFFORT = 2000
 SIDEWAYS = 2
 """Moves in a row that a descent makes although they gain nothing: two gradients at their peak may need two moves."""
 
+LARGEST = 64
+"""Loops that Inductor fuses into one kernel at most."""
+
 Kind = Literal["argument", "view", "loop", "call", "tuple", "part"]
 Saved = frozenset[int]
 
@@ -40,7 +43,8 @@ class Value:
         ``call`` of an operator; ``tuple``, a call of several results, each of which is a ``part``.
     bytes : int
     points : int
-        Iterations of a loop: the elements of its result, or of what it sums.
+        Iterations of a loop: the elements of its result, or of what it sums. Loops of the same number may be fused; it is
+        negative for sums along other dimensions than the last, which are nested the other way round.
     sums : bool
         Whether the loop sums, so that its result is never computed inside of another loop.
     macs, workspace : int
@@ -68,7 +72,8 @@ class Value:
 
 @dataclass(frozen=True)
 class Split:
-    """Values computed by forward and backward, ascending, and what is saved between them."""
+    """Values computed by forward and backward, ascending; what is saved beside the arguments; what the backward needs of the
+    forward and is not saved, arguments included."""
 
     forward: tuple[int, ...]
     backward: tuple[int, ...]
@@ -128,7 +133,7 @@ class Joint:
         while stack:
             i = stack.pop()
             value = self.values[i]
-            if i in saved and not value.backward:
+            if i in saved and not value.backward and value.kind != "argument":
                 asked.add(i)
             elif i not in found:
                 found.add(i)
@@ -153,7 +158,7 @@ class Joint:
 
     def _estimate(self, split: Split) -> Estimate:
         given = {self._root[i] for i in self.results}
-        kept = {r for i in split.saved if self.values[r := self._root[i]].kind != "argument"}
+        kept = {r for i in split.saved if self.values[r := self._root[i]].kind != "argument"}  # an argument's view is no more
         forward = _peak(_Lowering(self, split.forward, given | kept, {}).program())
         entry = {r: r in given for r in kept}
         program = _Lowering(self, split.backward, {self._root[i] for i in self.gradients}, entry).program()
@@ -172,8 +177,6 @@ class Joint:
         split = self.split(saved)
         again = set(split.again)
         for i in sorted(split.saved):
-            if self.values[i].kind == "argument":
-                continue
             less = split.saved - {i}
             yield self.split(less).saved
             for j in self.split(less).again:
@@ -268,6 +271,7 @@ class _Lowering:
         self.members: list[list[int]] = []  # what each group computes
         self.group_of: dict[int, int] = {}
         self.before: list[int] = []  # ancestors of each group, as a bit set
+        self.loops: dict[int, set[int]] = {}  # groups of loops that read or hold a root
         self.sources: dict[int, set[int]] = {}  # roots in memory that a value is computed from
 
     def program(self) -> Program:
@@ -298,38 +302,41 @@ class _Lowering:
         """Into the group that shares most with it, of those that this closes no circle with; else into one of its own."""
         value = self.all[i]
         reads = {self.group_of[r] for r in sources if r in self.group_of}
+        above = 0
+        for s in reads:
+            above |= self.before[s] | 1 << s
         if value.kind == "loop":
             shared: dict[int, int] = {}
-            for g, members in enumerate(self.members):
-                first = self.all[members[0]]
-                if first.kind != "loop" or first.points != value.points or len(members) >= 64:
-                    continue
-                common = {r for r in sources if r in members or any(r in self.sources[m] for m in members)}
-                if common and not any(self.before[s] >> g & 1 for s in reads if s != g):
-                    shared[g] = sum(self.all[r].bytes for r in common)
-            if shared:
-                g = max(shared, key=lambda g: (shared[g], -g))
-                self.members[g].append(i)
-                self.group_of[i] = g
-                more = 0
-                for s in reads - {g}:
-                    more |= self.before[s] | 1 << s
+            for r in sources:
+                for g in self.loops.get(r, ()):
+                    shared[g] = shared.get(g, 0) + self.all[r].bytes
+            fits = [g for g in shared if self.all[self.members[g][0]].points == value.points and len(self.members[g]) < LARGEST]
+            fits = [g for g in fits if not any(self.before[s] >> g & 1 for s in reads)]
+            if fits:
+                g = max(fits, key=lambda g: (shared[g], -g))
+                above &= ~(1 << g)
                 for d, mask in enumerate(self.before):
                     if d == g or mask >> g & 1:
-                        self.before[d] |= more
-                return
-        self.group_of[i] = len(self.members)
-        mask = 0
-        for s in reads:
-            mask |= self.before[s] | 1 << s
-        self.members.append([i])
-        self.before.append(mask)
+                        self.before[d] |= above
+            else:
+                g = self._open(above)
+            for r in (i, *sources):
+                self.loops.setdefault(r, set()).add(g)
+        else:
+            g = self._open(above)
+        self.members[g].append(i)
+        self.group_of[i] = g
+
+    def _open(self, above: int) -> int:
+        self.members.append([])
+        self.before.append(above)
+        return len(self.members) - 1
 
     def _build(self) -> Program:
         readers: dict[int, set[int]] = {}
         for i, sources in self.sources.items():
             for r in sources:
-                readers.setdefault(r, set()).add(self.group_of[i])
+                readers.setdefault(r, set()).add(i)
         order = sorted(range(len(self.members)), key=lambda g: (self.before[g].bit_count(), g))
         order = _topological(order, self.before)
         buffers: list[Buffer] = []
@@ -347,9 +354,10 @@ class _Lowering:
             writes = []
             for m in members:
                 value = self.all[m]
-                if value.kind == "tuple" or (m not in self.results and not readers.get(m, set()) - {g} and value.kind == "loop"):
-                    continue  # inside of the kernel only
-                over = next((r for r in sorted(sources) if value.kind == "loop" and self._overwrites(r, m, g, readers, taken)), None)
+                inside = all(self.group_of[i] == g for i in readers.get(m, ()))
+                if value.kind == "tuple" or (value.kind == "loop" and inside and m not in self.results):
+                    continue
+                over = next((r for r in sorted(sources) if value.kind == "loop" and self._overwrites(r, m, readers, taken)), None)
                 if over is not None:
                     taken.add(over)
                     place[m] = place[over]
@@ -372,9 +380,9 @@ class _Lowering:
             )
         return Program(tuple(buffers), tuple(statements))
 
-    def _overwrites(self, r: int, m: int, g: int, readers: Mapping[int, set[int]], taken: set[int]) -> bool:
-        """Whether a kernel writes a value over one that nobody else reads."""
-        same = self.all[r].bytes == self.all[m].bytes and readers.get(r) == {g}
+    def _overwrites(self, r: int, m: int, readers: Mapping[int, set[int]], taken: set[int]) -> bool:
+        """Whether a kernel writes a value over one that no other one reads, not even in the same kernel."""
+        same = self.all[r].bytes == self.all[m].bytes and readers.get(r) == {m}
         return same and r not in self.results and r not in taken and not self.entry.get(r, False)
 
 

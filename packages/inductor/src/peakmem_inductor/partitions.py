@@ -119,7 +119,7 @@ def read_joint(graph: Any, info: Any, results: int, pure: Collection[str] = ()) 
         kind = _kind(node, types, values[number[node.args[0]]].kind if node.target is operator.getitem else "")
         shown = node.args[0] if node.target is operator.getitem else node
         sums = kind == "loop" and isinstance(shown.target, torch._ops.OpOverload) and shown.target._schema.name.split("::")[1] in SUMS
-        points = max((_elements(n.meta.get("val")) for n in (shown, *shown.all_input_nodes)), default=0) if sums else _elements(value)
+        points = _summed(shown) if sums else _elements(value)
         values.append(
             Value(
                 node.name,
@@ -165,6 +165,15 @@ def _bytes(value: Any) -> int:
 
 def _elements(value: Any) -> int:
     return max((v.numel() for v in (value if isinstance(value, tuple | list) else (value,)) if isinstance(v, torch.Tensor)), default=0)
+
+
+def _summed(node: Any) -> int:
+    """Iterations of a sum; negative where the last dimension stays."""
+    source = node.all_input_nodes[0].meta["val"]
+    dims = node.args[1] if len(node.args) > 1 else None
+    dims = [dims] if isinstance(dims, int) else dims
+    along = isinstance(dims, list | tuple) and dims and source.dim() and all(isinstance(d, int) and d % source.dim() != source.dim() - 1 for d in dims)
+    return int(-source.numel() if along else source.numel())
 
 
 SUMS = frozenset(
