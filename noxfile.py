@@ -1,15 +1,23 @@
 """Test sessions. ``nox`` runs all that CI runs; each session makes its own environment.
 
-Local packages stand in one pip command, since they need each other and are on no index.
+Two sessions run at a time, so that one tests while another installs; what a session says is printed when it is over
+(``nox -j 1`` prints it at once). Our own packages are built once, by the session ``wheels``, which all others wait for; a
+session names all of them that it needs in one pip command, since they need each other and are on no index.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import nox
 
-nox.options.sessions = ["lint", "check", "core", "cli", "tflite", "onnx", "inductor"]
+nox.needs_version = ">=2026.10.20"  # the first that runs sessions beside each other
+# The longest come first: a short one at the end leaves no core idle for long.
+nox.options.sessions = ["inductor", "onnx", "tflite", "core", "cli", "lint", "check"]
+nox.options.parallel = 2
+nox.options.allow_parallel = True
 nox.options.reuse_existing_virtualenvs = True
 # Only sessions outside the default name an interpreter; one that is not here is skipped, and nox says so.
 nox.options.error_on_missing_interpreters = False
@@ -25,7 +33,7 @@ TORCH_CUDA = "torch==2.14.1"
 """The newest release that was tried, a CUDA build of some 5 GB; runs without a GPU on a CUDA that owns no hardware."""
 
 CONTRACT = ("tests/test_blocks.py", "tests/test_contract.py", "tests/test_readme.py", "tests/test_report.py")
-"""Of what spans packages, the tests that say more beside another frontend; session ``cli`` runs them all."""
+"""Where tests that span packages say more beside another frontend: those marked so run in its session, all of them in ``cli``."""
 
 RUNNING = tuple(f"packages/tflite/tests/test_{name}.py" for name in ("enlarge", "faults", "frontend", "measure", "process", "structure"))
 """Tests of the TFLite frontend whose outcome hangs on the runtime; those of files alone run once."""
@@ -51,100 +59,132 @@ def need(session: nox.Session, *packages: str) -> None:
             session.skip(f"packages/{package} is not here")
 
 
-def local(package: str, extra: str = "") -> str:
-    return f"./packages/{package}" + (f"[{extra}]" if extra else "")
-
-
 def present() -> list[str]:
     return sorted(path.parent.name for path in (ROOT / "packages").glob("*/pyproject.toml"))
 
 
-def test(session: nox.Session, *paths: str) -> None:
-    session.run("pytest", "--numprocesses=auto", "--dist=loadfile", *paths, *session.posargs)
+def install(session: nox.Session, packages: tuple[str, ...], *requirements: str) -> None:
+    """Install our packages, each the name of its folder with or without an extra, and what else is named.
+
+    Bytecode is not compiled beforehand: most of what is installed is never imported.
+    """
+    folder = built(session)
+    wheels = []
+    for package in packages:
+        name, bracket, extra = package.partition("[")
+        (wheel,) = folder.glob(f"peakmem_{name}-*.whl")
+        wheels.append(f"{wheel}{bracket}{extra}")
+    again = Path(session.virtualenv.location, "installed")
+    if again.exists():  # of an earlier run: pip takes wheels of one version for the same ones
+        session.install("--no-compile", "--force-reinstall", "--no-deps", *wheels)
+    session.install("--no-compile", *wheels, *requirements)
+    again.touch()
+
+
+def built(session: nox.Session) -> Path:
+    """Where the wheels of this checkout are."""
+    return Path(session.cache_dir, "wheels")
+
+
+def test(session: nox.Session, *arguments: str) -> None:
+    """Run tests on all cores; they are given out one by one, and a process without any takes from those of another."""
+    session.run("pytest", f"--numprocesses={os.cpu_count()}", "--dist=worksteal", *arguments, *session.posargs)
 
 
 @nox.session
+def wheels(session: nox.Session) -> None:
+    """Build our packages, once for all sessions."""
+    session.install("hatchling>=1.27", "setuptools>=77")
+    folder = built(session)
+    shutil.rmtree(folder, ignore_errors=True)
+    sources = [*(f"./packages/{package}" for package in present()), PLUGIN]
+    session.run(
+        "python", "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", f"--wheel-dir={folder}", *sources
+    )
+
+
+@nox.session(requires=["wheels"])
 def lint(session: nox.Session) -> None:
     """ruff and strict mypy over all packages."""
-    session.install("ruff", "mypy", "types-networkx", "scipy-stubs", *map(local, present()))
+    install(session, tuple(present()), "ruff", "mypy", "types-networkx", "scipy-stubs")
     session.run("ruff", "check", ".")
     session.run("mypy", *(f"packages/{package}/src" for package in present()))
 
 
-@nox.session
+@nox.session(requires=["wheels"])
 def check(session: nox.Session) -> None:
     """The checker alone: the standard library, and the C compiler for the second one."""
-    session.install(local("check"), "networkx", *TESTING)
+    install(session, ("check",), "networkx", *TESTING)
     test(session, "packages/check/tests")
 
 
-@nox.session
+@nox.session(requires=["wheels"])
 def core(session: nox.Session) -> None:
     """The core: no frontend, no runtime; both checkers on what it proves. With the compiled kernel, which tests hold to the Python."""
-    session.install(local("check"), local("core", "recompute"), local("native"), *TESTING)
+    install(session, ("check", "core[recompute]", "native"), *TESTING)
     test(session, "packages/core/tests", "packages/native/tests", "packages/check/tests/test_c_checker.py")
 
 
-@nox.session
+@nox.session(requires=["wheels"])
 def cli(session: nox.Session) -> None:
     """The command line, and what spans packages, with the tiny plugin as the only adapter."""
-    session.install(*map(local, CORE), local("cli"), PLUGIN, "joblib", "jsonschema", "pyarrow", *TESTING)
+    install(session, (*CORE, "cli", "tape"), "joblib", "jsonschema", "pyarrow", *TESTING)
     test(session, "packages/cli/tests", "tests")
 
 
-@nox.session
+@nox.session(requires=["wheels"])
 @nox.parametrize("runtime", ["tflm", "tflite-runtime", "litert"])
 def tflite(session: nox.Session, runtime: str) -> None:
     """The TFLite frontend with one runtime, and the contract on a real model."""
     need(session, "tflite")
-    session.install(*map(local, CORE), local("tflite", runtime), local("cli"), PLUGIN, *TESTING)
-    session.install("--no-deps", WAKE_WORD)
+    install(session, (*CORE, f"tflite[{runtime}]", "cli", "tape"), *TESTING)
+    session.install("--no-compile", "--no-deps", WAKE_WORD)
     if runtime == "tflm":
-        test(session, "packages/tflite/tests", "tests/test_board.py", *CONTRACT)
+        test(session, "--beside=tflite", "packages/tflite/tests", "tests/test_board.py", *CONTRACT)
     else:
-        test(session, *RUNNING, *CONTRACT)
+        test(session, "--beside=tflite", *RUNNING, *CONTRACT)
 
 
-@nox.session
+@nox.session(requires=["wheels"])
 def onnx(session: nox.Session) -> None:
     """The ONNX frontend with ONNX Runtime, and the contract."""
     need(session, "onnx")
-    session.install(*map(local, CORE), local("onnx", "runtime"), local("cli"), PLUGIN, *TESTING)
-    session.install("--no-deps", *ONNX_MODELS)
-    test(session, "packages/onnx/tests", *CONTRACT)
+    install(session, (*CORE, "onnx[runtime]", "cli", "tape"), *TESTING)
+    session.install("--no-compile", "--no-deps", *ONNX_MODELS)
+    test(session, "--beside=onnx", "packages/onnx/tests", *CONTRACT)
 
 
-@nox.session(python=["3.11", "3.12", "3.13"])
+@nox.session(python=["3.11", "3.12", "3.13"], requires=["wheels"])
 @nox.parametrize("runtime", ONNX_RUNTIMES)
 def onnx_versions(session: nox.Session, runtime: str) -> None:
     """The ONNX frontend with releases of ONNX Runtime on each Python."""
     need(session, "onnx")
     wanted = "onnxruntime" if runtime == "newest" else f"onnxruntime=={runtime}"
-    session.install(wanted, *map(local, (*CORE, "onnx", "cli")), *TESTING)
-    session.install("--no-deps", *ONNX_MODELS)
+    install(session, (*CORE, "onnx", "cli"), wanted, *TESTING)
+    session.install("--no-compile", "--no-deps", *ONNX_MODELS)
     test(session, *BY_RELEASE)
 
 
-@nox.session
+@nox.session(requires=["wheels"])
 def inductor(session: nox.Session) -> None:
     """The Inductor frontend with PyTorch, and the contract."""
     need(session, "inductor")
-    session.install(TORCH, *map(local, CORE), local("inductor", "torch"), local("cli"), PLUGIN, *TESTING)
-    test(session, "packages/inductor/tests", *CONTRACT)
+    install(session, (*CORE, "inductor[torch]", "cli", "tape"), TORCH, *TESTING)
+    test(session, "--beside=inductor", "--beside=cuda-snapshot", "packages/inductor/tests", *CONTRACT)
 
 
-@nox.session(name="inductor-cuda")
+@nox.session(name="inductor-cuda", requires=["wheels"])
 def inductor_cuda(session: nox.Session) -> None:
     """The Inductor frontend with the newest torch of its range, and the replay of the caching allocator beside the real one."""
     need(session, "inductor")
-    session.install(TORCH_CUDA, "setuptools", *map(local, CORE), local("inductor"), local("cli"), PLUGIN, *TESTING)
-    test(session, "packages/inductor/tests", *CONTRACT)
+    install(session, (*CORE, "inductor", "cli", "tape"), TORCH_CUDA, "setuptools", *TESTING)
+    test(session, "--beside=inductor", "--beside=cuda-snapshot", "packages/inductor/tests", *CONTRACT)
 
 
-@nox.session(python=["3.12", "3.13"])
+@nox.session(python=["3.12", "3.13"], requires=["wheels"])
 def newer(session: nox.Session) -> None:
     """The core and the command line on later versions of Python."""
-    session.install(*map(local, CORE), local("native"), local("cli"), PLUGIN, "joblib", "jsonschema", "pyarrow", *TESTING)
+    install(session, (*CORE, "native", "cli", "tape"), "joblib", "jsonschema", "pyarrow", *TESTING)
     test(session, "packages/check/tests", "packages/core/tests", "packages/native/tests", "packages/cli/tests", "tests")
 
 

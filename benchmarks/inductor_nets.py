@@ -743,6 +743,22 @@ def _darts(width: int, cells: int, imagenet: bool) -> nn.Module:
     return Darts(width, cells, stem, width)
 
 
+class ResConv(nn.Module):
+    """A stem and residual blocks that widen in between, without norms: what is saved is what convolutions read."""
+
+    def __init__(self, width: int = 16, blocks: int = 2) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 3, padding=1)
+        self.wide = nn.ModuleList(nn.Conv2d(width, 4 * width, 1) for _ in range(blocks))
+        self.back = nn.ModuleList(nn.Conv2d(4 * width, width, 3, padding=1) for _ in range(blocks))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for wide, back in zip(self.wide, self.back):
+            x = x + back(F.gelu(wide(x)))
+        return x.mean((2, 3))
+
+
 NETS: dict[str, Callable[[], Built]] = {
     "aspp_like": lambda: (AsppLike(), image(3, 64)),
     "expand_reduce": lambda: (ExpandReduce(), image(3, 64)),
@@ -818,10 +834,17 @@ WIDE: dict[str, Callable[[], Built]] = {
 paths, scales of layers)."""
 
 
+SMALL: dict[str, Callable[[], Built]] = {
+    "res_conv": lambda: (ResConv(), image(3, 32)),
+    "attention": lambda: (nn.Sequential(Block(64, plain=True), Block(64, plain=True)), features(64, 64)),
+}
+"""For searches over what to save, which generate many programs."""
+
+
 def build(name: str, *, training: bool, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """One net with fixed weights and its arguments, the same at every call."""
     torch.manual_seed(1)
-    module, inputs = (NETS.get(name) or WIDE[name])()
+    module, inputs = (NETS.get(name) or WIDE.get(name) or SMALL[name])()
     module.train(training)
     torch.manual_seed(2)
     return module, inputs(batch)

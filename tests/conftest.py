@@ -14,7 +14,29 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # `browser` is importable from the tests
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))  # `browser` is importable from the tests
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--beside", metavar="FRONTEND", action="append", help="of the tests here, those that say more where this frontend is installed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "beside(*frontends): says more where one of these frontends is installed; any, if none is named")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    frontends = config.getoption("--beside")
+    if not frontends:
+        return
+
+    def kept(item: pytest.Item) -> bool:
+        named = [mark.args for mark in item.iter_markers("beside")]
+        return item.path.parent != HERE or any(not args or not set(args).isdisjoint(frontends) for args in named)
+
+    config.hook.pytest_deselected(items=[item for item in items if not kept(item)])
+    items[:] = filter(kept, items)
 
 WIDE_TAPE = """#tape
 in x 64

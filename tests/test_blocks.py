@@ -102,6 +102,14 @@ WITH_COMMANDS = [p for p in PAGES if commands(p) and p.name not in SHOWN]
 WITH_PYTHON = [p for p in PAGES if blocks(p, "python") and p.name not in SHOWN]
 
 
+def marked(pages: list[Path]) -> list[Any]:
+    """As parameters, with the frontends whose files they name."""
+    return [
+        pytest.param(page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.beside(*named)] if (named := kinds(page, page.read_text())) else [])
+        for page in pages
+    ]
+
+
 def test_no_page_is_forgotten() -> None:
     for page in PAGES:
         for language, text in re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
@@ -112,7 +120,7 @@ def test_no_page_is_forgotten() -> None:
     assert set(SAMPLES) >= set(NEEDS)
 
 
-@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize("page", marked(WITH_COMMANDS))
 def test_commands_of_a_page_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -144,7 +152,7 @@ def test_commands_of_a_page_run(
             assert Path(words[words.index("-o") + 1]).exists()
 
 
-@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize("page", marked(WITH_PYTHON))
 def test_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pieces = blocks(page, "python")
     wanted = kinds(page, "\n".join(pieces))

@@ -14,6 +14,8 @@ pytest.importorskip("peakmem_tflite", reason="needs the frontend: pip install pe
 pytest.importorskip("peakmem_cli", reason="needs the command line: pip install peakmem-cli")
 from peakmem_cli.main import main
 
+pytestmark = pytest.mark.beside("tflite")
+
 BUILDERS = Path(__file__).parents[1] / "packages" / "tflite" / "tests" / "conftest.py"
 
 

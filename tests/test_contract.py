@@ -31,7 +31,7 @@ MODULES_OF_RUNTIMES = (
 )  # fmt: skip
 
 
-@pytest.fixture(params=INSTALLED)
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.beside(name)) for name in INSTALLED])
 def frontend(request: pytest.FixtureRequest) -> Frontend:
     return get_frontend(request.param)
 
@@ -75,10 +75,12 @@ def reordered(model: Model) -> object:
     )  # fmt: skip
 
 
+@pytest.mark.beside
 def test_the_tiny_plugin_is_installed() -> None:
     assert {"program", "tape"} <= set(INSTALLED), "install the test plugin: pip install ./tests/plugin"
 
 
+@pytest.mark.beside
 def test_listing_frontends_imports_no_runtime() -> None:
     code = (
         "import sys, peakmem.frontend as f\n"
@@ -86,7 +88,7 @@ def test_listing_frontends_imports_no_runtime() -> None:
         f"print([m for m in {MODULES_OF_RUNTIMES!r} if m in sys.modules and hasattr(sys.modules[m], '__file__')"
         " and sys.modules[m].__file__])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600)
     assert done.stdout.strip() == "[]"
 
 
@@ -109,6 +111,7 @@ def test_declaration(frontend: Frontend) -> None:
         complete_options(frontend, {"no_such_option": 1})
 
 
+@pytest.mark.beside
 def test_sample_is_recognised_by_this_frontend_alone(frontend: Frontend, sample: Path) -> None:
     assert recognise(sample) is frontend
 

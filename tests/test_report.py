@@ -25,7 +25,7 @@ def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield opened
 
 
-@pytest.mark.parametrize("name", sorted(discover()))
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.beside(name)) for name in sorted(discover())])
 def test_every_frontend_gets_its_page(name: str, samples: dict[str, Callable[[Path], Path]], tmp_path: Path) -> None:
     if name not in samples:
         pytest.skip(f"no small artifact of frontend {name!r} can be made here")
@@ -252,7 +252,7 @@ def axe() -> str:
     """The source of axe-core; skips where it is not installed."""
     places = [os.environ.get("AXE_CORE", ""), str(Path(__file__).parents[1] / "node_modules" / "axe-core" / "axe.min.js")]
     if (npm := shutil.which("npm")) is not None:
-        folder = subprocess.run([npm, "root", "-g"], capture_output=True, text=True, timeout=60, check=False).stdout.strip()
+        folder = subprocess.run([npm, "root", "-g"], capture_output=True, text=True, timeout=600, check=False).stdout.strip()
         places.append(f"{folder}/axe-core/axe.min.js")
     for place in places:
         if place and Path(place).is_file():

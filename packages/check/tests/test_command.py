@@ -110,7 +110,7 @@ class TestStreams:
         for arguments, expected in ((pair(LOOSE), 0), ([*pair(LOOSE), "--require-optimal", "--trace"], 3)):
             reader, writer = os.pipe()
             os.close(reader)
-            done = subprocess.run([*COMMAND, *arguments], stdout=writer, stderr=subprocess.PIPE, timeout=60)
+            done = subprocess.run([*COMMAND, *arguments], stdout=writer, stderr=subprocess.PIPE, timeout=600)
             os.close(writer)
             assert (done.returncode, done.stderr) == (expected, b"")
 
@@ -119,7 +119,7 @@ class TestStreams:
     def test_closed_streams_harm_nothing(self, closing: str) -> None:
         for files, expected in ((pair(TIGHT), 0), (pair(FALSE, "false"), 1)):
             line = f'"$0" -m peakmem_check "$@" {closing}'
-            done = subprocess.run(["sh", "-c", line, sys.executable, *files], capture_output=True, text=True, timeout=60)
+            done = subprocess.run(["sh", "-c", line, sys.executable, *files], capture_output=True, text=True, timeout=600)
             assert done.returncode == expected
             assert done.stdout == ("" if expected or ">&-" in closing.split() else done.stdout)
             assert "Traceback" not in done.stderr
@@ -127,7 +127,7 @@ class TestStreams:
     @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="this system has no /dev/full")
     def test_a_full_output_is_one_sentence(self) -> None:
         with open("/dev/full", "w") as full:
-            done = subprocess.run([*COMMAND, *pair(TIGHT)], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+            done = subprocess.run([*COMMAND, *pair(TIGHT)], stdout=full, stderr=subprocess.PIPE, text=True, timeout=600)
         assert done.returncode == 2
         assert done.stderr == "peakmem-check: the output cannot be written (No space left on device)\n"
 
@@ -137,6 +137,6 @@ class TestStreams:
         process = subprocess.Popen([*COMMAND, str(tmp_path / "pipe"), "x"], stderr=subprocess.PIPE, text=True)
         with (tmp_path / "pipe").open("wb"):  # returns when the command waits for the program
             process.send_signal(signal.SIGINT)
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=600)
         assert process.returncode == 130
         assert err == "peakmem-check: interrupted before there was a verdict\n"

@@ -86,7 +86,7 @@ def test_bad_standard_input_is_one_sentence_without_our_file(peakmem: Call, send
 def test_a_pipe_leaves_nothing_behind(program: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "peakmem_cli", "optimize", "-", "-q"], input=program.read_bytes(), capture_output=True,
-        env={**os.environ, "TMPDIR": str(tmp_path)}, timeout=120,
+        env={**os.environ, "TMPDIR": str(tmp_path)}, timeout=600,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, b"")
     assert sorted(p.name for p in tmp_path.iterdir()) == [program.name]

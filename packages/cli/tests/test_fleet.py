@@ -347,7 +347,7 @@ def test_sigterm_writes_everything_found(folder: Path, tmp_path: Path) -> None:
                 break
             waited.wait(0.1)
         run.send_signal(signal.SIGTERM)
-        out, err = run.communicate(timeout=120)
+        out, err = run.communicate(timeout=600)
     assert run.returncode == 143, err
     assert out.splitlines()[0].startswith("3 models: 1 needs less, a.json the most")
     assert [r.model.name for r in read_rows(lines)] == ["a.json"]

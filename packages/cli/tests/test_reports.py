@@ -192,7 +192,7 @@ def on_a_terminal(columns: int, *arguments: object) -> list[str]:
             break
         seen += part
     os.close(leader)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=600) == 0
     return re.sub(r"\x1b\[[0-9;]*m", "", seen.decode()).replace("\r", "").splitlines()
 
 

@@ -151,14 +151,14 @@ def test_ctrl_c_shows_what_is_done_and_leaves_no_process(folder: Path, tmp_path:
     (slow / "b.json").write_text(json.dumps(ladder(3000, 3).to_json()))
     arguments = [sys.executable, "-m", "peakmem_cli", "survey", str(slow), "-j", "1", "--time-limit", "inf"]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         mark = str(slow / "b.json")
         while not _processes(mark) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert _processes(mark), "the second model never began"
         time.sleep(0.3)
         run.send_signal(signal.SIGINT)
-        out, err = run.communicate(timeout=60)
+        out, err = run.communicate(timeout=600)
     assert run.returncode == 130, err
     assert out.startswith("2 models: 1 needs less, a.json the most")
     assert out.splitlines()[0].endswith("1 not done, interrupted")

@@ -95,7 +95,7 @@ def test_no_color_means_no_escapes_at_all(program: Path, monkeypatch: pytest.Mon
                 break
             seen += part
         os.close(leader)
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=600) == 0
         return seen
 
     monkeypatch.setenv("TERM", "xterm-256color")

@@ -21,7 +21,7 @@ from peakmem.transform.recompute.treewidth import solve_treewidth
 Method = Literal["treewidth", "integer"]
 
 
-def solve_slots(problem: RerunProblem, target: int, method: Method, time_limit: float = 60.0) -> tuple[str, Plan | None]:
+def solve_slots(problem: RerunProblem, target: int, method: Method, time_limit: float = 600) -> tuple[str, Plan | None]:
     """``exact`` with a plan of least MACs, ``infeasible``, or ``gap`` where the tree is too wide or time ran out."""
     horizon = Horizon(problem, target)
     builder = FullBuilder(horizon)
@@ -50,7 +50,7 @@ def assert_least(problem: RerunProblem, target: int, truth: int | None, *, tree:
     """All methods say that plans cost ``truth`` (None: there is none); the tree decomposition where it is not too wide."""
     expected = "infeasible" if truth is None else "exact"
     for method in ("auto", "intervals"):
-        outcome = solve(problem, target, time_limit=60, method=method)  # type: ignore[arg-type]
+        outcome = solve(problem, target, time_limit=600, method=method)  # type: ignore[arg-type]
         assert outcome.status == expected, (method, target)
         if truth is not None:
             assert outcome.plan is not None

@@ -35,7 +35,7 @@ def ended(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-def wait_until(condition, seconds: float = 30) -> bool:
+def wait_until(condition, seconds: float = 300) -> bool:
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -48,9 +48,9 @@ def wait_until(condition, seconds: float = 30) -> bool:
 def test_the_time_limit_ends_all_of_them(tmp_path, then):
     """A fork holds the pipes of a child that crashed, so the answer would never end."""
     told = tmp_path / "pid"
-    with pytest.raises(RuntimeFailed, match=r"^it did not end within 2 s; nothing was measured$"):
-        python(FORKING + f"open({str(told)!r}, 'w').write(str(pid))\n{then}", limit=2.0)
-    assert wait_until(lambda: ended(int(told.read_text())), 2)
+    with pytest.raises(RuntimeFailed, match=r"^it did not end within 5 s; nothing was measured$"):
+        python(FORKING + f"open({str(told)!r}, 'w').write(str(pid))\n{then}", limit=5.0)
+    assert wait_until(lambda: ended(int(told.read_text())))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a family of processes has computed")
@@ -125,7 +125,7 @@ time.sleep(600)
     assert wait_until(ready.exists)
     assert not children.stopped
     children.stop()
-    thread.join(30)
+    thread.join(300)
     assert found == [Finished(7, b"what there is\n", b"")]
     assert children.stopped
     assert python("import time; time.sleep(600)", among=children).code == -15
@@ -146,5 +146,5 @@ def test_children_that_do_not_listen_are_killed(tmp_path: Path) -> None:
     thread.join(0.5)
     assert thread.is_alive(), "it was to ignore SIGTERM"
     children.kill()
-    thread.join(60)
+    thread.join(300)
     assert [one.code for one in found] == [-signal.SIGKILL]

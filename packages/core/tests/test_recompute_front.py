@@ -44,7 +44,7 @@ def test_a_complete_front_is_the_front() -> None:
     programs = [random_program(seed, 6, in_place=seed % 2 == 1) for seed in range(60)]
     for seed, program in enumerate([*programs, ladder(1, 3), ladder(1, 4)]):
         problem = RerunProblem(program, random_order(seed, program))
-        found = front(problem, time_limit=60)
+        found = front(problem, time_limit=600)
         assert found.complete
         assert [(p.peak, p.extra_macs) for p in found.points] == brute(problem)
         assert all(p.exact and trace(problem, p.plan.reruns).peak == p.peak for p in found.points)
@@ -58,7 +58,7 @@ def test_several_base_orders_give_the_lower_envelope() -> None:
         program = random_program(seed, 6)
         orders = [random_order(seed, program), *base_orders(program, range(6))]
         problems = [RerunProblem(program, order) for order in dict.fromkeys(orders)]
-        together = front(problems, time_limit=60)
+        together = front(problems, time_limit=600)
         assert together.complete
         every = [pair for problem in problems for pair in brute(problem)]
         for p in together.points:
@@ -81,7 +81,7 @@ def test_ctrl_c_keeps_the_points_found(monkeypatch: pytest.MonkeyPatch) -> None:
     pareto = sys.modules["peakmem.transform.recompute.pareto"]
     program = ladder(3, 4)
     problem = RerunProblem(program, tuple(range(len(program))))
-    whole = front(problem, time_limit=60)
+    whole = front(problem, time_limit=600)
     assert len(whole.points) > 3
     original, calls = pareto.solve, []
 
@@ -92,7 +92,7 @@ def test_ctrl_c_keeps_the_points_found(monkeypatch: pytest.MonkeyPatch) -> None:
         return original(*arguments, **options)
 
     monkeypatch.setattr(pareto, "solve", third_time)
-    part = front(problem, time_limit=60)
+    part = front(problem, time_limit=600)
     assert part.interrupted
     assert not part.complete
     assert {(p.peak, p.extra_macs) for p in whole.points[:3]} <= {(p.peak, p.extra_macs) for p in part.points}
@@ -112,7 +112,7 @@ def test_ctrl_c_in_a_search_without_a_plan_ends_the_front(monkeypatch: pytest.Mo
         return replace(original(problem, target, **options), plan=None, status="gap", interrupted=True)
 
     monkeypatch.setattr(pareto, "solve", interrupted)
-    found = front(problems, time_limit=60)
+    found = front(problems, time_limit=600)
     assert found.interrupted
     assert not found.complete
     assert calls == problems[:1]
@@ -122,7 +122,7 @@ def test_the_least_peak_is_where_the_front_ends() -> None:
     for seed in range(40):
         program = random_program(seed, 6)
         problem = RerunProblem(program, random_order(seed, program))
-        outcome = least_peak(problem, time_limit=60)
+        outcome = least_peak(problem, time_limit=600)
         assert outcome.status == "exact"
         assert outcome.plan is not None
         assert (outcome.plan.peak, outcome.plan.extra_macs) == brute(problem)[-1]
@@ -134,32 +134,32 @@ def test_a_target_below_the_floor_is_refused_with_the_floor_and_the_least_peak()
     peak, macs = brute_end(problem)
     low = floor(program).size
     with pytest.raises(Refused) as error:
-        reach([problem], low - 1, time_limit=60)
+        reach([problem], low - 1, time_limit=600)
     assert error.value.exit_code == 1
     for part in (f"{low - 1:,} bytes", f"floor of {low:,} bytes", f"{peak:,} bytes for {macs:,} extra MACs"):
         assert part in str(error.value)
 
 
 def brute_end(problem: RerunProblem) -> tuple[int, int]:
-    last = front(problem, time_limit=60).points[-1]
+    last = front(problem, time_limit=600).points[-1]
     return last.peak, last.extra_macs
 
 
 def test_a_target_out_of_reach_is_refused_and_a_budget_is_named() -> None:
     program = ladder(2, 3)
     order = tuple(range(len(program)))
-    points = front(RerunProblem(program, order), time_limit=60).points
+    points = front(RerunProblem(program, order), time_limit=600).points
     assert len(points) > 2
     limited = RerunProblem(program, order, max_extra_macs=points[1].extra_macs)
     with pytest.raises(Refused) as error:
-        reach([limited], points[2].peak, time_limit=60)
+        reach([limited], points[2].peak, time_limit=600)
     for part in (
         f"within {points[1].extra_macs:,} extra MACs",
         f"floor is {floor(program).size:,} bytes",
         f"{points[1].peak:,} bytes for {points[1].extra_macs:,} extra MACs",
     ):
         assert part in str(error.value)
-    base, outcome = reach([RerunProblem(program, order)], points[2].peak, time_limit=60)
+    base, outcome = reach([RerunProblem(program, order)], points[2].peak, time_limit=600)
     assert base == 0
     assert outcome.plan is not None
     assert outcome.plan.extra_macs == points[2].extra_macs
@@ -193,7 +193,7 @@ def with_bodies() -> Program:
 def test_orders_of_bodies_belong_to_the_enlarged_program() -> None:
     program = with_bodies()
     model = ProgramModel(program, None, program.digest)
-    found = recompute(model, max_extra_macs="100%", time_limit=20)
+    found = recompute(model, max_extra_macs="100%", time_limit=600)
     assert found.point is not None and found.point.plan.reruns
     assert found.expansion is not None and found.reordering is not None and found.model is not None
     where = {s.name: i for i, s in enumerate(found.expansion.program.statements)}

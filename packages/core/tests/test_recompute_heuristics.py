@@ -63,7 +63,7 @@ def test_relaxations_alone_still_find_the_price_of_the_shortest_path(
     for problem in problems(25, 7, **KINDS[kind]):
         for target in targets(problem):
             truth = shortest_path(problem, target)
-            outcome = solve(problem, target, time_limit=60)
+            outcome = solve(problem, target, time_limit=600)
             assert outcome.status == ("infeasible" if truth is None else "exact")
             assert truth is None or outcome.lower_bound == truth
 
@@ -74,8 +74,8 @@ def test_intervals_of_some_units_give_plans_of_these_units_and_of_all_units_the_
         only = [i for i in range(len(problem.units)) if random.Random(seed + i).random() < 0.6]
         for target in targets(problem):
             truth = shortest_path(problem, target)
-            whole = solve_intervals(Horizon(problem, target), time_limit=60, effort=60)
-            part = solve_intervals(Horizon(problem, target, None, only), time_limit=60, effort=60)
+            whole = solve_intervals(Horizon(problem, target), time_limit=600, effort=60)
+            part = solve_intervals(Horizon(problem, target, None, only), time_limit=600, effort=60)
             assert whole is not None and whole.bound == truth
             assert part is not None
             if part.reruns is None:
@@ -95,12 +95,12 @@ def test_intervals_that_would_exceed_64_bits_or_take_too_long_to_write_are_refus
     program = ladder(3, 4)
     huge = Program(tuple(replace(b, size=b.size << 50) for b in program.buffers), program.statements)
     problem = RerunProblem(huge, tuple(range(len(huge))))
-    assert solve_intervals(Horizon(problem, trace(problem, ()).peak - 1), time_limit=60, effort=60) is None
+    assert solve_intervals(Horizon(problem, trace(problem, ()).peak - 1), time_limit=600, effort=60) is None
     problem = RerunProblem(program, tuple(range(len(program))))
     horizon = Horizon(problem, trace(problem, ()).peak - 1)
-    assert solve_intervals(horizon, time_limit=60, effort=60) is not None
+    assert solve_intervals(horizon, time_limit=600, effort=60) is not None
     monkeypatch.setattr(sys.modules["peakmem.transform.recompute.intervals"], "LARGEST_PLAN", 10)
-    assert solve_intervals(horizon, time_limit=60, effort=60) is None
+    assert solve_intervals(horizon, time_limit=600, effort=60) is None
 
 
 def test_free_reruns_that_buy_nothing_are_left_out() -> None:
@@ -114,7 +114,7 @@ def test_free_reruns_that_buy_nothing_are_left_out() -> None:
         )
         problem = RerunProblem(free, random_order(seed, free))
         for target in targets(problem):
-            outcome = solve(problem, target, time_limit=60)
+            outcome = solve(problem, target, time_limit=600)
             if outcome.plan is not None:
                 assert outcome.plan.extra_macs == 0
                 assert prune(outcome.plan, outcome.plan.peak) == outcome.plan

@@ -153,7 +153,7 @@ def test_the_relaxation_alone_is_not_the_answer() -> None:
         for target in range(floor(problem.program).size, trace(problem, ()).peak):
             horizon = Horizon(problem, target)
             model = build(horizon, tight_steps(horizon))
-            bound = None if model is None else solve_integer(model, budget=None, time_limit=60).bound
+            bound = None if model is None else solve_integer(model, budget=None, time_limit=600).bound
             truth = shortest_path(problem, target)
             if truth is None or bound == truth:
                 settled += 1

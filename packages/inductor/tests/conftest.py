@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import platform
 import random
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,18 +15,48 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "check" / "tests")]  # for `texts` and others; for `generators`
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "check" / "tests")]  # for `texts` and others; for `generators` and `warm`
 
+import peakmem_inductor.model  # noqa: E402
 from fresh import fresh_torch  # noqa: E402
+from warm import Nursery  # noqa: E402
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Kernels compile in this process, into a folder of this session unless one is given; its workers share it."""
+    """Kernels compile in this process, into a folder of this session unless one is given; its workers share it.
+
+    What the compiler can do is asked of it once, instead of with ten libraries for every new folder.
+    """
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    if compiles_for_all_processors():
+        os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
     folder = tmp_path_factory.getbasetemp()
     folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "inductor"
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
+
+
+def compiles_for_all_processors() -> bool:
+    """Whether the compiler knows the newest flags that Inductor may give it on this kind of processor."""
+    compiler = os.environ.get("CXX") or shutil.which("g++")
+    if compiler is None or platform.machine() != "x86_64":
+        return False
+    flags = ("-mavx512bf16", "-mamx-bf16", "-mamx-int8", "-fopenmp", "-fsyntax-only", "-xc++", os.devnull)
+    return subprocess.run([compiler, *flags], capture_output=True).returncode == 0
+
+
+@pytest.fixture(scope="session")
+def nursery(one_cache: None) -> Iterator[Nursery]:
+    """Where children begin that have imported torch, its compiler and ours, which takes them most of their time."""
+    imports = ("torch", "torch._dynamo", "torch._inductor.compile_fx", "peakmem_inductor", "peakmem_inductor.child")
+    found = Nursery(peakmem_inductor.model.run_child, "peakmem_inductor.child", imports)
+    yield found
+    found.close()
+
+
+@pytest.fixture(autouse=True)
+def warm_children(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peakmem_inductor.model, "run_child", nursery)
 
 
 @pytest.fixture

@@ -52,9 +52,7 @@ def test_random_traces_are_as_the_real_allocator_served_them(case: Case, random_
 
 @pytest.mark.parametrize("case", PROGRAMS, ids=lambda case: case.name)
 def test_programs_are_as_the_real_allocator_served_them(case: Case, programs: Any) -> None:
-    recorded = [program for program in programs if case.name in program["rows"]]
-    assert len(recorded) > 100
-    for program in recorded:
+    for program in programs:
         events = unpack(program["events"])
         assert differences(program["events"], replayed(case, events)) == program["rows"][case.name], program["name"]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 import zipfile
 from pathlib import Path
@@ -80,14 +78,15 @@ if sys.argv[2] == "ask":
 
 
 @pytest.mark.parametrize(("backend", "ask", "told"), [("peakmem", "ask", 1), ("peakmem", "never", 1), ("eager", "ask", 0)])
-def test_no_graph_at_all(torch: Any, backend: str, ask: str, told: int) -> None:
+def test_no_graph_at_all(nursery: Any, backend: str, ask: str, told: int) -> None:
     """Dynamo does not hand over recurrent layers: the report and a warning, at the latest at the end, say so."""
-    run = subprocess.run([sys.executable, "-c", NOTHING, backend, ask], capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stderr
-    assert run.stderr.count("PeakmemWarning: peakmem: torch.compile looked at 1 function and gave peakmem no graph") == told, run.stderr
+    run = nursery.run(NOTHING, backend, ask)
+    out, err = run.out.decode(), run.err.decode()
+    assert run.code == 0, err
+    assert err.count("PeakmemWarning: peakmem: torch.compile looked at 1 function and gave peakmem no graph") == told, err
     if told and ask == "ask":
-        assert run.stdout.count("left alone: torch.compile looked at 1 function") == 2
-        assert "LSTM" in run.stdout
+        assert out.count("left alone: torch.compile looked at 1 function") == 2
+        assert "LSTM" in out
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,9 @@ from oracles import programs
 from peakmem.model import Program
 from peakmem.ordering import native, order_program
 from peakmem.ordering.beam import beam
+from peakmem.ordering.bounds import Pricer, forward_trap
 from peakmem.ordering.cuts import births_of, cheapest_state
-from peakmem.ordering.meter import Meter
+from peakmem.ordering.meter import Meter, OutOfTime
 from peakmem.ordering.portfolio import Solver
 from peakmem.ordering.problem import Problem, State, problem_of
 from peakmem.ordering.rules import ALL, Rules
@@ -185,6 +186,81 @@ def test_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert min(met.values()) > 50 and len(met) == 3, met
 
 
+def a_state(rng: random.Random, problem: Problem, steps: int) -> State:
+    state = State(problem)
+    for _ in range(steps):
+        state.push(rng.choice(sorted(state.ready)))
+    return state
+
+
+def test_traps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after another from random states of one problem, with all that ends them, and little work to a call."""
+    monkeypatch.setattr(native, "SLICE", 3)
+    met: Counter[str] = Counter()
+    for rng, problem in problems(67, 150, range(1, 30)):
+        births, n = births_of(problem), len(problem)
+        rules = ALL
+        for name in ("absorption", "stale_prices", "followers"):
+            if rng.random() < 0.2:
+                rules = replace(rules, **{name: False})
+        asked = []
+        for _ in range(4):
+            path = a_state(rng, problem, rng.randint(0, n // 2)).path
+            asked.append((path[: rng.randint(0, len(path))], path, rng.choice([None, None, 0, 3, 30]), rng.random() < 0.5,
+                          rng.choice([None, 0, 1, 3, 10]), rng.randint(-2, 8)))  # fmt: skip
+
+        def run(problem: Problem = problem, births: Any = births, rules: Rules = rules, asked: Any = asked) -> Any:
+            pricer = Pricer(problem, births, rules)
+            found = []
+            for given, path, effort, raising, limit, more in asked:
+                state = State(problem)
+                state.advance(given)
+                meter = Meter(effort=effort)
+                order = () if given or path else range(len(problem))
+                level = max(problem.entry_bytes, problem.exit_bytes) + more
+                try:
+                    trap: Any = forward_trap(
+                        problem, level, state=state, steps=path[len(given) :], pricer=pricer, order=order, raising=raising,
+                        limit=limit, meter=meter, rules=rules,
+                    )  # fmt: skip
+                except OutOfTime:
+                    trap = "out of time"
+                found.append((trap, pricer.cuts, meter.spent, list(state.ready), state.path))
+            return found
+
+        for trap, *_ in both(monkeypatch, run):
+            met["stopped" if isinstance(trap, str) else "met" if trap.exits else "none" if trap.closed else "large"] += 1
+        met["overlays"] += any(problem.gains)
+        met["several births"] += births is not None
+    assert min(met.values()) > 50 and len(met) == 6, met
+
+
+def test_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+    met: Counter[str] = Counter()
+    for rng, problem in problems(68, 150, range(1, 30)):
+        births, n = births_of(problem), len(problem)
+        start = rng.randint(0, n // 2)
+        upper = a_state(rng, problem, rng.randint(start, n - 1))
+        v = rng.choice(sorted(upper.ready))
+        path, members, enough = upper.path[:start], upper.path[start:], rng.randint(-1, 30)
+
+        def run(problem: Problem = problem, births: Any = births, upper: State = upper, path: Any = path, v: int = v,
+                members: Any = members, enough: int = enough) -> Any:  # fmt: skip
+            pricer = Pricer(problem, births)
+            pricer.move_to(path)
+            value, steps = pricer.price(v, upper.inside, members, enough)
+            return value, sorted(steps), pricer.cuts, pricer.meter.spent
+
+        value, steps, cuts, _ = both(monkeypatch, run)
+        state = State(problem)
+        state.advance(path)
+        state.advance(sorted(steps))
+        assert state.mem(v) == value
+        met["cut"] += cuts
+        met["enough"] += value <= enough
+    assert min(met.values()) > 50 and len(met) == 2, met
+
+
 def test_solvers(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = 0
     for rng, problem in problems(64, 60, range(5, 40)):
@@ -233,7 +309,7 @@ def test_hash_seed_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in ("0", "1", "77"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": seed}
         helpers = str(Path(__file__).parents[2] / "check" / "tests")
-        answers.add(subprocess.run([sys.executable, "-c", code, helpers], env=environment, capture_output=True, check=True, timeout=300).stdout)
+        answers.add(subprocess.run([sys.executable, "-c", code, helpers], env=environment, capture_output=True, check=True, timeout=600).stdout)
     assert len(answers) == 1
     assert repr(certificate(ladder(6, 6), 100_000)[1]).encode() == answers.pop().strip()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,13 @@ onnx = pytest.importorskip("onnx", reason="onnx is not installed")
 if not hasattr(onnx, "helper"):
     pytest.skip("onnx is not installed (a folder of that name was imported instead)", allow_module_level=True)
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from peakmem_onnx import runtime  # noqa: E402
 from peakmem_onnx.graph import Graph  # noqa: E402
 from peakmem_onnx.orders import priority_order  # noqa: E402
 from peakmem_onnx.runtime import runtime_version  # noqa: E402
+
+sys.path.append(str(Path(__file__).parents[2] / "check" / "tests"))
+from warm import Nursery  # noqa: E402
 
 needs_runtime = pytest.mark.skipif(runtime_version() is None, reason="ONNX Runtime is not installed")
 SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "onnx"
@@ -43,6 +48,19 @@ def model(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], w
 def without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory of processes is measured where that is what is tested: it takes a dozen processes."""
     monkeypatch.setattr("peakmem_onnx.process.measure_process", lambda *_, **__: [])
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    found = Nursery(runtime.run_child, "peakmem_onnx.child", ("numpy", "onnxruntime", "peakmem_onnx.child"), {"PEAKMEM_ONNX_CHILD": "1"})
+    yield found
+    found.close()
+
+
+@pytest.fixture(autouse=True)
+def warm_children(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children are forked where everything is imported already; ``test_process`` starts them as users do."""
+    monkeypatch.setattr(runtime, "run_child", nursery)
 
 
 @pytest.fixture

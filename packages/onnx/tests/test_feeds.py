@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 from peakmem.api import load
 from peakmem.model import InputError, UsageError
 from peakmem_onnx import totals
-from peakmem_onnx.protos import usual_size
+from peakmem_onnx.guesses import usual_size
 from peakmem_onnx.runtime import counting_library
 
 from .conftest import FLOAT, INT64, branches, model, needs_runtime, pypi_model, value, weight
@@ -91,11 +91,21 @@ def test_what_is_open_is_told_with_options_to_begin_with(store):
     proto = model([helper.make_node("Add", ["x", "m"], ["y"])],
                   [value("x", ["batch", 3, "height", "width"]), value("m", ["batch", "?", 1, 1])], [value("y", None)])
     path = store(proto)
-    with pytest.raises(InputError, match=r"to begin with: --dim batch=1 --dim height=224 --dim width=224 --shape m=1,224,1,1$"):
+    with pytest.raises(InputError, match=r"to begin with: --dim batch=1 --dim height=224 --dim width=224 --shape m=1,1,1,1, with which it runs$"):
         load(path, frontend="onnx")
-    load(path, frontend="onnx", dim=("batch=1", "height=224", "width=224"), shape=("m=1,3,1,1",))
+    load(path, frontend="onnx", dim=("batch=1", "height=224", "width=224"), shape=("m=1,1,1,1",))
     assert [usual_size(name) for name in ("batch_size", "N", "seq_len", "n_frames", "image_height", "w", "unk__7")] == [1, 1, 128, 128, 224, 224, 1]
     assert usual_size("unk__7", 1, 2) == 128
+
+
+def test_what_is_open_is_told_with_options_that_run(store):
+    """A size that the names do not say is found by running; where none is found, nothing is said of running."""
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["h"]), helper.make_node("Add", ["h", "s"], ["y"])]
+    for length, told in ((48, "--dim frames=48 --shape s=2,1,1, with which it runs"), (47, "--dim frames=128 --shape s=2,128,1")):
+        shape = helper.make_tensor("shape", 7, [3], [2, 1, length * 2])
+        proto = model(nodes, [value("x", ["frames", 4]), value("s", [2, "", 1])], [value("y", None)], [shape])
+        with pytest.raises(InputError, match=f"to begin with: {told}$"):
+            load(store(proto), frontend="onnx")
 
 
 def test_a_level_that_does_not_run_gives_way_to_a_lower_one():

@@ -40,7 +40,7 @@ def test_no_dead_storage_is_kept(store, tmp_path, deploy):
         pytest.skip(unavailable())
     path = store(tides())
     m = load(path, frontend="onnx", ort_level="none", deploy=deploy)
-    result = optimize(m, time_limit=10)
+    result = optimize(m, time_limit=600)
     check = confirm(result.verification)
     assert any("declared shapes are named by storage" in note for note in result.notes)
     unit = 32 * 32 * 4
@@ -84,6 +84,6 @@ def test_a_shared_model_reaches_what_the_recipe_takes():
     if not (SHARED / "nas_like.onnx").exists():
         pytest.skip("the shared data folder is not there")
     m = load(SHARED / "nas_like.onnx", frontend="onnx", ort_level="basic", deploy="portable")
-    result = optimize(m, time_limit=10)
+    result = optimize(m, time_limit=600)
     confirm(result.verification)
     assert result.model.predicted_bytes < 0.65 * m.predicted_bytes

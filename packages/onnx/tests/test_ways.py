@@ -49,7 +49,7 @@ def test_a_portable_file_reaches_its_bytes_in_a_default_session(store, tmp_path,
     path = store(branches())
     m = load(path, frontend="onnx", ort_level=level, deploy="portable")
     assert m.quantity == "default_session_bytes"
-    result = optimize(m, time_limit=20)
+    result = optimize(m, time_limit=600)
     check = confirm_but_for_the_layout(result.verification, level)
     assert result.model.predicted_bytes <= m.predicted_bytes  # today's order is where the search begins
     assert not result.optimal  # nothing is known about default sessions, whatever was proved of the live peak
@@ -103,7 +103,7 @@ def test_the_portable_session_of_the_helper(store, tmp_path):
 def test_portable_real_models(name):
     path, shapes = pypi_model(name)
     m = load(path, frontend="onnx", ort_level="none", shape=shapes, deploy="portable")
-    result = optimize(m, time_limit=20)
+    result = optimize(m, time_limit=600)
     confirm(result.verification)
     assert result.model.predicted_bytes <= m.predicted_bytes
 
@@ -111,7 +111,7 @@ def test_portable_real_models(name):
 @pytest.mark.parametrize("seed", range(4))
 def test_portable_files_with_shapes_and_in_place_operators(store, seed):
     m = load(store(random_dag(seed)), frontend="onnx", ort_level="none", deploy="portable")
-    result = optimize(m, time_limit=10)
+    result = optimize(m, time_limit=600)
     confirm(result.verification)
     assert result.model.predicted_bytes <= m.predicted_bytes
 
@@ -119,7 +119,7 @@ def test_portable_files_with_shapes_and_in_place_operators(store, seed):
 @pytest.mark.parametrize("taken", [0, 1])
 def test_portable_bodies(store, taken):
     m = load(store(with_if()), frontend="onnx", ort_level="none", feed=(f"c={taken}",), deploy="portable")
-    check = optimize(m, time_limit=10).verification
+    check = optimize(m, time_limit=600).verification
     assert check.bitwise_identical
     assert check.details["executed_order"] == "exact"
     if taken:
@@ -177,7 +177,7 @@ def test_any_order_runs_exactly_node_by_node(store, seed):
 
 def test_node_by_node_optimum(store):
     m = load(store(branches()), frontend="onnx", ort_level="all", executor="nodes")
-    result = optimize(m, time_limit=20)
+    result = optimize(m, time_limit=600)
     confirm(result.verification)
     assert result.optimal
     assert result.realized_bound == result.model.predicted_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +13,11 @@ import flatbuffers
 import numpy as np
 import pytest
 import tflite
+from peakmem_tflite import measure
 
-sys.path.append(str(Path(__file__).parents[2] / "check" / "tests"))  # for `generators`
+sys.path.append(str(Path(__file__).parents[2] / "check" / "tests"))  # for `generators` and `warm`
+from warm import Nursery
+
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "tflite"
 
 TYPES = {
@@ -427,6 +431,20 @@ def convolutions(widths: tuple[int, int, int, int] = (24, 16, 4, 4)) -> File:
     tensors.append(T((1, 6, 6, widths[2] + widths[3]), "INT8", name="y"))
     operators.append(Op("CONCATENATION", (thin, thinner), (len(tensors) - 1,), {"Axis": 3}))
     return File([Sub(tensors, operators, (0,), (len(tensors) - 1,))])
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    imports = ("numpy", "tflite_micro.runtime", "tflite_runtime.interpreter", "ai_edge_litert.interpreter", "peakmem_tflite.child")
+    found = Nursery(measure.run_child, "peakmem_tflite.child", imports)
+    yield found
+    found.close()
+
+
+@pytest.fixture(autouse=True)
+def warm_children(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children are forked where everything is imported already; ``test_process`` starts them as users do."""
+    monkeypatch.setattr(measure, "run_child", nursery)
 
 
 @pytest.fixture(scope="session")

@@ -46,7 +46,7 @@ def same_outputs(before: bytes, after: bytes, folder: Path, *, inputs: int = 1, 
     for path, data in zip(paths, (before, after)):
         path.write_bytes(data)
     done = subprocess.run(
-        [sys.executable, "-c", _RUN, str(inputs), str(count), *map(str, paths)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", _RUN, str(inputs), str(count), *map(str, paths)], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return max(float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("spread"))

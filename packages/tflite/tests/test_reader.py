@@ -190,9 +190,9 @@ def test_shared_offsets_do_not_unfold():
     operator = len(data)
     data += struct.pack("<i", operator - empty_vtable)
     point(operators, n, operator)
-    begin = time.monotonic()
+    begin = time.process_time()
     assert "more tables" in refused(bytes(data))
-    assert time.monotonic() - begin < 60
+    assert time.process_time() - begin < 60
 
 
 def whole_way(data: bytes) -> bool:

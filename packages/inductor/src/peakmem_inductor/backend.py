@@ -186,7 +186,6 @@ def _budget(options: Options, gm: Any, example_inputs: Sequence[Any], patches: M
     if not options.least and options.target_peak is None:
         yield
         return
-    from torch._functorch import config
     from torch._inductor import compile_fx as module
 
     from peakmem_inductor import budgets
@@ -210,7 +209,7 @@ def _budget(options: Options, gm: Any, example_inputs: Sequence[Any], patches: M
     if choice.chosen is None:
         yield
         return
-    with config.patch(activation_memory_budget=choice.chosen.budget):
+    with choice.chosen.applied():
         yield
 
 

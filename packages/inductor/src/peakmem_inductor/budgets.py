@@ -1,15 +1,16 @@
-"""Choosing how much the forward saves for the backward: a search over torch's ``activation_memory_budget``.
+"""Choosing what the forward saves for the backward: torch's ``activation_memory_budget``, and sets of our own.
 
-Every budget gives another pair of programs. Their texts are generated without compiling a kernel, modelled as a step
-(`peakmem_inductor.steps`) and ordered; then only the chosen pair is compiled. The peak is not monotonic in the budget, so
-all of them are looked at, unless one that costs no more MACs is good enough.
+Every set of saved values gives another pair of programs. Their texts are generated without compiling a kernel, modelled as a
+step (`peakmem_inductor.steps`) and ordered; then only the chosen pair is compiled. The peak is not monotonic in the budget,
+so all budgets are looked at, unless one that costs no more MACs is good enough. From their sets a search on the joint graph
+(`peakmem_inductor.joint`) goes on to others; what its model finds best is generated and modelled just like the budgets.
 """
 
 from __future__ import annotations
 
 import ast
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from peakmem_inductor.effects import Effects
 from peakmem_inductor.emitting import rename
 from peakmem_inductor.forms import Wrapper, names_in
 from peakmem_inductor.graph import Graph
+from peakmem_inductor.joint import Joint, Saved
 from peakmem_inductor.profile import Layout, Profile
 from peakmem_inductor.simulation import simulate
 from peakmem_inductor.statictext import profile_from_text
@@ -33,14 +35,21 @@ log = logging.getLogger("peakmem_inductor")
 
 BUDGETS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)
 
+OWN = 6
+"""The most sets of our own that are generated."""
+
+EVALUATIONS = 60_000
+"""What one descent on the joint graph may take: sets times the nodes of the graph; 20 sets at least."""
+
 
 @dataclass(frozen=True)
 class Budget:
-    """One value of ``activation_memory_budget``, modelled.
+    """One set of saved values, modelled.
 
     Attributes
     ----------
-    budget : float
+    budget : float or None
+        The ``activation_memory_budget`` of which it is torch's choice; None for one of our own.
     resident : int
         Bytes of the forward's arguments: parameters, buffers, inputs.
     before, after : int
@@ -49,9 +58,13 @@ class Budget:
         No orders of these statements need less.
     extra_macs : int
         More than at budget 1.
+    saved : tuple of str
+        Torch's names of what is saved, beside the forward's arguments.
+    digest : str
+        Of the joint graph that has these names.
     """
 
-    budget: float
+    budget: float | None
     resident: int
     before: int
     after: int
@@ -59,6 +72,32 @@ class Budget:
     macs: int
     extra_macs: int
     chosen: bool = False
+    saved: tuple[str, ...] = ()
+    digest: str = ""
+
+    @property
+    def name(self) -> str:
+        return "own" if self.budget is None else f"{self.budget:.1f}"
+
+    def less(self, other: Budget) -> bool:
+        """Whether nothing speaks for the other one: neither its peak nor its MACs."""
+        pair, against = (self.after, self.macs), (other.after, other.macs)
+        return pair != against and all(a <= b for a, b in zip(pair, against))
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Let torch part joint graphs in this way meanwhile."""
+        from torch._functorch import config as functorch
+        from torch._inductor import config
+
+        if self.budget is not None:
+            with functorch.patch(activation_memory_budget=self.budget):
+                yield
+        else:
+            from peakmem_inductor.partitions import SavedValues
+
+            with config.patch(custom_partitioner_fn=SavedValues(self.saved, self.digest)):
+                yield
 
 
 @dataclass(frozen=True)
@@ -70,32 +109,61 @@ class Choice:
     target : int or None
         Bytes that forward and backward may need with all arguments; None for the least.
     budgets : tuple of Budget
-        Those looked at; of several with the same programs the first.
+        Those looked at, torch's first; of several with the same programs the first.
     reason : str
         Why nothing was searched, or why the target is missed.
+    generated, looked : int
+        Pairs of programs that were generated, and sets that were modelled on the joint graph alone.
+    refused : tuple of str
+        Budgets that are not taken, with the reason.
     """
 
     target: int | None
     budgets: tuple[Budget, ...]
     reason: str = ""
+    generated: int = 0
+    looked: int = 0
+    refused: tuple[str, ...] = ()
 
     @property
     def chosen(self) -> Budget | None:
         return next((b for b in self.budgets if b.chosen), None)
 
+    @property
+    def front(self) -> tuple[Budget, ...]:
+        """Those that no other one beats in both peak and MACs, by falling peak."""
+        kept = [b for b in self.budgets if not any(o.less(b) for o in self.budgets)]
+        return tuple(sorted(kept, key=lambda b: (-b.after, b.macs)))
+
     def to_json(self) -> dict[str, Any]:
-        return {"target": self.target, "reason": self.reason, "budgets": [asdict(b) for b in self.budgets]}
+        rows = [asdict(b) | {"front": b in self.front} for b in self.budgets]
+        return {
+            "target": self.target, "reason": self.reason, "generated": self.generated, "looked": self.looked,
+            "refused": list(self.refused), "budgets": rows,
+        }  # fmt: skip
 
     def __str__(self) -> str:
         what = "least memory" if self.target is None else f"at most {self.target:,} bytes with all arguments"
-        rows = [f"budgets, looking for {what}" + (f": {self.reason}" if self.reason else "")]
+        rows = [f"saved for the backward, looking for {what}" + (f": {self.reason}" if self.reason else "")]
+        taken = self.chosen
+        if taken is not None:
+            own = f"a set of {len(taken.saved)} values that peakmem chose" if taken.budget is None else f"what torch saves at budget {taken.name}"
+            rows[0] += f": {own}, for {_more(taken)}; {self.generated} pairs of programs were generated"
+            rows[0] += f", {self.looked} sets modelled on the joint graph" if self.looked else ""
+        front = self.front
         for b in self.budgets:
-            share = f"{100 * b.extra_macs / b.macs:.1f} % more MACs" if b.macs else f"{b.extra_macs:,} more MACs"
             rows.append(
-                f"  {b.budget:.1f}: step {b.before:,} -> {b.after:,} above its start, {b.resident + b.after:,} with all "
-                f"arguments, {share}" + (" <- taken" if b.chosen else "")
+                f"  {b.name}: step {b.before:,} -> {b.after:,} above its start, {b.resident + b.after:,} with all "
+                f"arguments, {_more(b)}" + (", on the front" if b in front else "") + (" <- taken" if b.chosen else "")
             )
+            if b.budget is None and b in front:
+                rows.append(f"    saves {', '.join(b.saved)}")
+        rows += [f"  {r}" for r in self.refused]
         return "\n".join(rows)
+
+
+def _more(b: Budget) -> str:
+    return f"{100 * b.extra_macs / b.macs:.1f} % more MACs" if b.macs else f"{b.extra_macs:,} more MACs"
 
 
 class _Seen(Exception):
@@ -108,6 +176,171 @@ class _Loaded:
     wrapper: Wrapper
 
 
+class _Search:
+    """Generates pairs of programs, each set of saved values once."""
+
+    def __init__(self, compile_with: Any, watch: Any, effects: Callable[[str], Effects], time_limit: float, pure: frozenset[str]) -> None:
+        self.compile_with, self.watch, self.effects, self.time_limit, self.pure = compile_with, watch, effects, time_limit, pure
+        self.found: list[Budget] = []
+        self.refused: list[str] = []
+        self.problem = ""
+        self.generated = 0
+        self.joint: Joint | None = None
+        self.digest = ""
+        self.torchs: dict[float, Saved] = {}
+        self.sets: dict[Saved, Budget] = {}
+        self._seen: set[Saved] = set()
+        self._texts: set[str] = set()
+
+    def generate(self, budget: float | None, own: Saved | None = None) -> Budget | None:
+        """The step of a budget of torch's, or of a set of our own; None where there is none that is new."""
+        from torch._functorch import config as functorch
+        from torch._inductor import compile_fx as module
+        from torch._inductor import config
+
+        from peakmem_inductor.partitions import Choosing
+
+        loaded: dict[str, _Loaded] = {}
+        saved: list[Saved] = []
+
+        def inner(gm: Any, example_inputs: Any, **kwargs: Any) -> Any:
+            kind = "backward" if kwargs.get("is_backward") else "forward"
+            if kind == "forward":
+                if gm.code in self._texts:
+                    raise _Seen
+                self._texts.add(gm.code)
+
+            def receive(loaded_module: Any, path: Path) -> None:
+                loaded[kind] = _Loaded(loaded_module, parse_wrapper(path.read_text(), where=path.name))
+
+            with self.watch(receive):
+                return module.compile_fx_inner(gm, example_inputs, **kwargs)
+
+        def chooser(graph: Any, info: Any, results: int, torchs: Callable[[float | None], list[Any]]) -> list[Any]:
+            names = self._read(graph, info, results, torchs)
+            if self.joint is None or names is None:
+                return torchs(None)
+            if own is not None:
+                wanted = {*self.joint.names(own), *(n.name for n in info.inputs)}
+                chosen = [n for n in graph.nodes if n.name in wanted]
+            else:
+                chosen = torchs(budget)
+            mine = self.joint.split({names[n.name] for n in chosen}).saved
+            if mine in self._seen:
+                raise _Seen
+            self._seen.add(mine)
+            saved.append(mine)
+            return chosen
+
+        where = "a set of our own" if budget is None else f"budget {budget}"
+        known = self.torchs.get(budget) if budget is not None else own
+        if known is not None and self.joint is not None:
+            if known in self._seen:
+                return None
+            if budget != BUDGETS[0] and (reason := self.joint.barred(known)):
+                self._seen.add(known)
+                self.refused.append(f"{where} is refused, it would compute again {reason}")
+                return None
+        patches: dict[str, Any] = {"force_non_lazy_backward_lowering": True, "enable_autograd_cache": False}
+        if budget is not None:
+            patches["activation_memory_budget"] = budget
+        inductor: dict[str, Any] = {"fx_graph_cache": False, "fx_graph_remote_cache": False}
+        if config.custom_partitioner_fn is None:  # a partitioner of the user's is left to do what it does
+            inductor["custom_partitioner_fn"] = Choosing(chooser)
+        try:
+            with functorch.patch(patches), config.patch(inductor), no_kernels():
+                self.compile_with(inner)
+            if set(loaded) != {"forward", "backward"}:
+                raise PeakmemError("it has no backward of its own")
+            self.generated += 1
+            made = _modelled(budget, loaded["forward"], loaded["backward"], self.effects, self.time_limit)
+        except Exception as error:
+            if any(isinstance(e, _Seen) for e in _chain(error)):
+                return None
+            self.problem = self.problem or f"{where}: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+            log.info("%s: %s: %s", where, type(error).__name__, error)
+            log.debug("%s", where, exc_info=True)
+            return None
+        if saved and self.joint is not None:
+            made = replace(made, saved=self.joint.names(saved[0]), digest=self.digest)
+        made = replace(made, extra_macs=made.macs - (self.found[0].macs if self.found else made.macs))
+        self.found.append(made)
+        if saved:
+            self.sets[saved[0]] = made
+        return made
+
+    def _read(self, graph: Any, info: Any, results: int, torchs: Callable[[float | None], list[Any]]) -> dict[str, int] | None:
+        """Numbers of the values of a joint graph by name; None for one that is not the one seen first.
+
+        The first time all budgets are asked for, so that none is generated whose set is another one's.
+        """
+        from peakmem_inductor.partitions import digest_of, read_joint
+
+        digest = digest_of(graph)
+        if not self.digest:
+            self.digest = digest
+            try:
+                self.joint = read_joint(graph, info, results, self.pure)
+            except ValueError as error:
+                log.info("the joint graph is not searched: %s", error)
+        if self.joint is None or digest != self.digest:
+            return None
+        names = {v.name: i for i, v in enumerate(self.joint.values)}
+        if not self.torchs:
+            for b in BUDGETS:
+                self.torchs[b] = self.joint.split({names[n.name] for n in torchs(b)}).saved
+        return names
+
+    def improve(self, limit: int | None) -> None:
+        """Generate sets of our own that the model of the joint graph says are better; ``limit`` is what the step may need."""
+        for _ in range(OWN):
+            proposal = self._propose(limit)
+            if proposal is None:
+                return
+            self.generate(None, proposal)
+
+    def _propose(self, limit: int | None) -> Saved | None:
+        """The set that promises most: the least peak, or the fewest MACs of a peak that the best one has or that fits.
+
+        What the model says of a set is corrected by what it missed at the set from which the search went.
+        """
+        joint = self.joint
+        if joint is None:
+            return None
+        best = pick(self.sets.values(), limit)
+        if best is None:
+            return None
+        promised: list[tuple[tuple[int, ...], tuple[int, ...], Saved]] = []
+        for saved, made in self.sets.items():
+            known = joint.estimate(saved)
+            if known is None or any(o.less(made) for o in self.sets.values()):
+                continue
+            missed = made.after - known.peak
+            goals = [best.after if limit is None or best.after > limit else limit]
+            for ceiling in (None, goals[0] - missed):
+                other = joint.descend(saved, max(20, EVALUATIONS // len(joint.values)), ceiling=ceiling, avoid=self._seen)
+                if other is None:
+                    continue
+                said = joint.estimate(other)
+                assert said is not None
+                row = replace(made, after=said.peak + missed, macs=made.macs + said.macs - known.macs)
+                if _rank(row, limit) < _rank(best, limit):
+                    promised.append((_rank(row, limit), tuple(sorted(other)), other))
+        return min(promised)[2] if promised else None
+
+
+def _rank(b: Budget, limit: int | None) -> tuple[int, ...]:
+    """Smaller is better: for a limit the fewest MACs that fit, else the least peak."""
+    if limit is not None and b.after <= limit:
+        return (0, b.macs, b.after)
+    return (1, b.after, b.macs)
+
+
+def pick(found: Iterable[Budget], limit: int | None) -> Budget | None:
+    """The best of those found for a limit of the step, or for the least."""
+    return min(found, key=lambda b: _rank(b, limit), default=None)
+
+
 def choose(
     compile_with: Callable[[Callable[..., Any]], Any],
     watch: Callable[[Callable[[Any, Path], None]], Any],
@@ -116,7 +349,7 @@ def choose(
     time_limit: float,
     pure: frozenset[str],
 ) -> Choice:
-    """Search the budgets.
+    """Search what to save.
 
     Parameters
     ----------
@@ -133,67 +366,38 @@ def choose(
 
     Notes
     -----
-    The cost is the generation of up to 11 pairs of programs; equal partitions are generated once.
+    The cost is the generation of up to 11 pairs of programs for the budgets and `OWN` for sets of our own; equal sets are
+    generated once. A set of torch's is refused where the backward would draw random numbers again or call an operator again
+    that may have hidden effects: torch does that at low budgets, and the gradients are then wrong.
     """
-    from torch._functorch import config as functorch
-    from torch._inductor import compile_fx as module
-    from torch._inductor import config
-
     from peakmem_inductor.effects import operator_effects
 
     def effects(name: str) -> Effects:
         return operator_effects(name, pure=pure)
 
-    partitions: set[str] = set()
-    found: list[Budget] = []
-    problem = ""
+    search = _Search(compile_with, watch, effects, time_limit, pure)
+
+    def limit() -> int | None:
+        return target - search.found[0].resident if target is not None else None
+
     for budget in BUDGETS:
-        loaded: dict[str, _Loaded] = {}
-
-        def inner(gm: Any, example_inputs: Any, loaded: dict[str, _Loaded] = loaded, **kwargs: Any) -> Any:
-            kind = "backward" if kwargs.get("is_backward") else "forward"
-            if kind == "forward":
-                if gm.code in partitions:
-                    raise _Seen
-                partitions.add(gm.code)
-
-            def receive(loaded_module: Any, path: Path) -> None:
-                loaded[kind] = _Loaded(loaded_module, parse_wrapper(path.read_text(), where=path.name))
-
-            with watch(receive):
-                return module.compile_fx_inner(gm, example_inputs, **kwargs)
-
-        patches = {"activation_memory_budget": budget, "force_non_lazy_backward_lowering": True, "enable_autograd_cache": False}
-        try:
-            with functorch.patch(patches), config.patch(fx_graph_cache=False, fx_graph_remote_cache=False), no_kernels():
-                compile_with(inner)
-            if set(loaded) != {"forward", "backward"}:
-                raise PeakmemError("it has no backward of its own")
-            found.append(_modelled(budget, loaded["forward"], loaded["backward"], effects, time_limit))
-        except _Seen:
-            continue
-        except Exception as error:
-            if any(isinstance(e, _Seen) for e in _chain(error)):
-                continue
-            problem = problem or f"budget {budget}: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-            log.info("budget %s: %s: %s", budget, type(error).__name__, error)
-            log.debug("budget %s", budget, exc_info=True)
-            continue
-        if target is not None and found[-1].resident + found[-1].after <= target:
+        made = search.generate(budget)
+        if made is not None and target is not None and made.resident + made.after <= target:
             break
-    if not found:
+    if not search.found:
+        problem = search.problem
         return Choice(target, (), f"no budget could be modelled ({problem})" if problem else "no budget could be modelled")
-    base = found[0].macs
-    found = [replace(b, extra_macs=b.macs - base) for b in found]
-    best = min(found, key=lambda b: (b.after, b.extra_macs))
+    best = pick(search.found, limit())
+    if target is None or (best is not None and (best.extra_macs > 0 or best.resident + best.after > target)):
+        search.improve(limit())
+    best = pick(search.found, limit())
+    assert best is not None
     reason = ""
-    if target is not None:
-        good = [b for b in found if b.resident + b.after <= target]
-        if good:
-            best = min(good, key=lambda b: (b.extra_macs, b.after))
-        else:
-            reason = f"none needs so little; the least is {best.resident + best.after:,}"
-    return Choice(target, tuple(replace(b, chosen=b is best) for b in found), reason)
+    if target is not None and best.resident + best.after > target:
+        reason = f"none needs so little; the least is {best.resident + best.after:,}"
+    looked = len(search.joint.estimates) if search.joint is not None else 0
+    rows = tuple(replace(b, chosen=b is best) for b in search.found)
+    return Choice(target, rows, reason, search.generated, looked, tuple(search.refused))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -220,7 +424,7 @@ def no_kernels() -> Iterator[None]:
         AsyncCompile.cpp_pybinding = original
 
 
-def _modelled(budget: float, first: _Loaded, second: _Loaded, effects: Callable[[str], Effects], time_limit: float) -> Budget:
+def _modelled(budget: float | None, first: _Loaded, second: _Loaded, effects: Callable[[str], Effects], time_limit: float) -> Budget:
     forward, backward = first.wrapper, second.wrapper
     graphs = joint_graphs(forward, backward, (vars(first.module), vars(second.module)), effects)
     phases = []

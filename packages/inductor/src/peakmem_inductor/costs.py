@@ -37,6 +37,11 @@ _HEAVY = re.compile(
 """Operators whose MACs are many and not known here, by a word of their names."""
 
 
+def multiplies(target: str) -> bool:
+    """Whether an operator, by its name, does so many MACs that Inductor calls it instead of generating a loop."""
+    return any(w in COUNTED or _HEAVY.search(w) for w in words_of(target))
+
+
 def macs(form: Form, profile: Profile) -> int | None:
     """MACs of one call; None if it has many that cannot be told, because a shape is opaque or the operator is new."""
     words = words_of(form.target)

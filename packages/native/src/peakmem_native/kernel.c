@@ -1,6 +1,6 @@
 /* The inner loops of peakmem's order search, for core to call through ctypes.
  *
- * peakmem.ordering.problem, .beam, .walk and .cuts are the specification (of canonical.c beside it: peakmem.arena.canonical): for
+ * peakmem.ordering.problem, .beam, .walk, .bounds and .cuts are the specification (of canonical.c beside it: peakmem.arena.canonical): for
  * the same input every function here gives
  * the same order and counts the same units of work, statement by statement. Integers only, no clock, no threads,
  * no state outside the handles; two handles may be used from two threads.
@@ -31,7 +31,7 @@ static int lowest(uint64_t x)
 }
 #endif
 
-#define ABI 4
+#define ABI 5
 
 enum { PAUSED, FOUND, NONE, NO_MEMORY };
 
@@ -67,6 +67,8 @@ typedef struct {
     uint64_t *ready; /* a set of statements, so that they are met in ascending order */
     int32_t length, ready_count, words;
     int64_t rest;
+    /* Only where the order in which statements became ready is wanted: a ring of them, whose first is next[n]. */
+    int32_t *next, *previous;
 } State;
 
 static void state_free(State *s)
@@ -76,6 +78,8 @@ static void state_free(State *s)
     free(s->missing);
     free(s->path);
     free(s->ready);
+    free(s->next);
+    free(s->previous);
 }
 
 /* What is not allocated is left NULL; room for one at least, since malloc(0) may be NULL. */
@@ -95,6 +99,7 @@ static int state_init(State *s, const Problem *p)
     s->ready = array(s->words, sizeof *s->ready);
     s->length = s->ready_count = 0;
     s->rest = p->entry_bytes;
+    s->next = s->previous = NULL;
     if (!s->born || !s->remaining || !s->missing || !s->path || !s->ready)
         return 0;
     for (int32_t b = 0; b < p->m; b++) {
@@ -109,6 +114,33 @@ static int state_init(State *s, const Problem *p)
         }
     }
     return 1;
+}
+
+static int state_has(const State *s, int32_t v)
+{
+    return (int)(s->ready[v >> 6] >> (v & 63) & 1);
+}
+
+static void ready_add(State *s, int32_t v)
+{
+    s->ready[v >> 6] |= (uint64_t)1 << (v & 63);
+    s->ready_count++;
+    if (s->next) {
+        int32_t end = s->problem->n, last = s->previous[end];
+        s->next[last] = s->previous[end] = v;
+        s->previous[v] = last;
+        s->next[v] = end;
+    }
+}
+
+static void ready_drop(State *s, int32_t v)
+{
+    s->ready[v >> 6] &= ~((uint64_t)1 << (v & 63));
+    s->ready_count--;
+    if (s->next) {
+        s->next[s->previous[v]] = s->next[v];
+        s->previous[s->next[v]] = s->previous[v];
+    }
 }
 
 static void state_step(const State *s, int32_t v, int64_t *mem, int64_t *change)
@@ -141,15 +173,10 @@ static void state_push(State *s, int32_t v)
         if (!--s->remaining[b])
             s->rest -= p->size[b];
     }
-    s->ready[v >> 6] &= ~((uint64_t)1 << (v & 63));
-    s->ready_count--;
-    for (int32_t i = p->succs_at[v]; i < p->succs_at[v + 1]; i++) {
-        int32_t w = p->succs[i];
-        if (!--s->missing[w]) {
-            s->ready[w >> 6] |= (uint64_t)1 << (w & 63);
-            s->ready_count++;
-        }
-    }
+    ready_drop(s, v);
+    for (int32_t i = p->succs_at[v]; i < p->succs_at[v + 1]; i++)
+        if (!--s->missing[p->succs[i]])
+            ready_add(s, p->succs[i]);
     s->path[s->length++] = v;
 }
 
@@ -157,15 +184,10 @@ static void state_pop(State *s)
 {
     const Problem *p = s->problem;
     int32_t v = s->path[--s->length];
-    for (int32_t i = p->succs_at[v]; i < p->succs_at[v + 1]; i++) {
-        int32_t w = p->succs[i];
-        if (!s->missing[w]++) {
-            s->ready[w >> 6] &= ~((uint64_t)1 << (w & 63));
-            s->ready_count--;
-        }
-    }
-    s->ready[v >> 6] |= (uint64_t)1 << (v & 63);
-    s->ready_count++;
+    for (int32_t i = p->succs_at[v]; i < p->succs_at[v + 1]; i++)
+        if (!s->missing[p->succs[i]]++)
+            ready_drop(s, p->succs[i]);
+    ready_add(s, v);
     for (int32_t i = p->touched_at[v]; i < p->touched_at[v + 1]; i++) {
         int32_t b = p->touched[i];
         if (!s->remaining[b]++)
@@ -912,4 +934,623 @@ API int64_t peakmem_network(const Problem *p, const int32_t *undecided, int32_t 
         node[undecided[i]] = 0;
     return arcs;
 #undef ARC
+}
+
+/* -- traps ------------------------------------------------------------------------------------------------------ */
+
+/* What ends a call of `peakmem_trap_run` or `_price`, besides PAUSED and NO_MEMORY. CUT is a question to the caller: solve the
+ * network. CLOSED: nothing is left to swallow; LARGE: more were swallowed than the limit; SPENT: no work is left. */
+enum { CUT = 8, PRICED, CLOSED, LARGE, SPENT };
+
+typedef struct {
+    int64_t old;
+    int32_t v;
+} Exit;
+
+/* `peakmem.ordering.bounds.Pricer` and the growth of one trap after another, on a problem without overlays. */
+typedef struct {
+    const Problem *problem;
+    const int32_t *births_at, *births; /* rows by buffer, or NULL; the caller keeps them */
+    State top, walker;                 /* the trap as it grows, and the state from which an exit is priced */
+    uint8_t *inside, *walked, *own;    /* statements run in each; buffers of the statement that is priced */
+    int32_t *stamp, now;               /* a set of statements: those whose stamp is `now` */
+    int32_t *list, *later, *stack;     /* room for statements */
+    int64_t *old, *fresh;              /* prices; -1 where there is no old one, `era` says which fresh ones hold */
+    int32_t *era, this_era;
+    Exit *exits;
+    int32_t exit_count, exit_at;
+    /* One growth: see `peakmem_trap_start`. */
+    int32_t origin, limit, raising, absorption, stale, followers, running;
+    int64_t level, spent, cuts;
+    /* One price. */
+    int32_t priced, done_count, undecided_count, chosen_count;
+    int64_t enough, value, constant;
+    int32_t *done, *undecided, *chosen; /* what leads from the start to the cheapest state: run, to be decided, chosen */
+    /* The network of the cut. */
+    int32_t *buffers, *born, *remaining, *node, *tails, *heads;
+    int64_t *capacities;
+    size_t arc_room;
+    int64_t arc_count;
+    /* The last trap that closed. */
+    int32_t *best, *best_exits, best_count, best_exit_count;
+    int64_t best_level, best_cuts;
+} Trap;
+
+static int state_order(State *s)
+{
+    s->next = array((size_t)s->problem->n + 1, sizeof *s->next);
+    s->previous = array((size_t)s->problem->n + 1, sizeof *s->previous);
+    return s->next && s->previous;
+}
+
+/* Statements become ready in ascending order, whatever happened before. */
+static void state_settle(State *s)
+{
+    int32_t end = s->problem->n, last = end;
+    for (int32_t i = 0; i < s->words; i++)
+        for (uint64_t left = s->ready[i]; left; left &= left - 1) {
+            int32_t v = i * 64 + lowest(left);
+            s->next[last] = v;
+            s->previous[v] = last;
+            last = v;
+        }
+    s->next[last] = end;
+    s->previous[end] = last;
+}
+
+API void peakmem_trap_free(Trap *x)
+{
+    if (!x)
+        return;
+    state_free(&x->top);
+    state_free(&x->walker);
+    void *all[] = {x->inside, x->walked, x->own, x->stamp, x->era, x->list, x->later, x->stack, x->old, x->fresh, x->exits, x->done,
+                   x->undecided, x->chosen, x->buffers, x->born, x->remaining, x->node, x->tails, x->heads, x->capacities,
+                   x->best, x->best_exits};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+    free(x);
+}
+
+/* At the empty state; NULL without memory. */
+API Trap *peakmem_trap_new(const Problem *p, const int32_t *births_at, const int32_t *births)
+{
+    Trap *x = calloc(1, sizeof *x);
+    if (!x)
+        return NULL;
+    x->problem = p;
+    x->births_at = births_at;
+    x->births = births;
+    const size_t n = (size_t)p->n;
+    int fine = state_init(&x->top, p) & state_init(&x->walker, p);
+    fine = fine && state_order(&x->top) && state_order(&x->walker);
+    int32_t **rows[] = {&x->stamp, &x->era, &x->list, &x->later, &x->stack, &x->done, &x->undecided, &x->chosen, &x->node, &x->best,
+                        &x->best_exits};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        fine = (*rows[i] = array(n, sizeof **rows[i])) && fine;
+    int32_t **wide[] = {&x->buffers, &x->born, &x->remaining};
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
+        fine = (*wide[i] = array(p->m, sizeof **wide[i])) && fine;
+    fine = (x->inside = array(n, 1)) && fine;
+    fine = (x->walked = array(n, 1)) && fine;
+    fine = (x->own = array(p->m, 1)) && fine;
+    fine = (x->old = array(n, sizeof *x->old)) && fine;
+    fine = (x->fresh = array(n, sizeof *x->fresh)) && fine;
+    fine = (x->exits = array(n, sizeof *x->exits)) && fine;
+    if (!fine) {
+        peakmem_trap_free(x);
+        return NULL;
+    }
+    return x;
+}
+
+static void trap_walk(Trap *x, int32_t v)
+{
+    state_push(&x->walker, v);
+    x->walked[v] = 1;
+}
+
+static void trap_unwalk(Trap *x, int32_t depth)
+{
+    while (x->walker.length > depth) {
+        x->walked[x->walker.path[x->walker.length - 1]] = 0;
+        state_pop(&x->walker);
+    }
+}
+
+/* The walker to the state that `path` leads to. */
+API void peakmem_trap_move(Trap *x, const int32_t *path, int32_t count)
+{
+    int32_t common = 0;
+    while (common < count && common < x->walker.length && x->walker.path[common] == path[common])
+        common++;
+    trap_unwalk(x, common);
+    while (common < count)
+        trap_walk(x, path[common++]);
+    state_settle(&x->walker);
+    x->origin = count;
+}
+
+/* A set of statements is emptied by a number that no member has. */
+static int32_t emptied(int32_t *number, int32_t now, int32_t n)
+{
+    if (now < INT32_MAX)
+        return now + 1;
+    memset(number, 0, (size_t)n * sizeof *number);
+    return 1;
+}
+
+/* No price holds any more. */
+static void trap_stale(Trap *x)
+{
+    x->this_era = emptied(x->era, x->this_era, x->problem->n);
+}
+
+static void trap_swallow(Trap *x, int32_t v)
+{
+    state_push(&x->top, v);
+    x->inside[v] = 1;
+    trap_stale(x);
+    x->old[v] = -1;
+}
+
+static int64_t state_mem(const State *s, int32_t v)
+{
+    int64_t mem, change;
+    state_step(s, v, &mem, &change);
+    return mem;
+}
+
+static int32_t state_ordered(const State *s, int32_t *list)
+{
+    int32_t count = 0, end = s->problem->n;
+    for (int32_t v = s->next[end]; v != end; v = s->next[v])
+        list[count++] = v;
+    return count;
+}
+
+static int trap_large(const Trap *x)
+{
+    return x->limit >= 0 && x->top.length - x->origin > x->limit;
+}
+
+static void trap_swallow_cheap(Trap *x)
+{
+    int moved = 1;
+    while (moved) {
+        int32_t count = state_ordered(&x->top, x->list);
+        if (!count)
+            return;
+        moved = 0;
+        for (int32_t i = 0; i < count; i++) {
+            int32_t v = x->list[i];
+            if (state_has(&x->top, v) && ((x->old[v] >= 0 && x->old[v] <= x->level) || state_mem(&x->top, v) <= x->level)) {
+                trap_swallow(x, v);
+                moved = 1;
+                if (trap_large(x))
+                    return;
+            }
+        }
+        x->spent += count;
+    }
+}
+
+/* Walk on from the state that serves v. */
+static void trap_follow(Trap *x, int32_t v)
+{
+    const Problem *p = x->problem;
+    State *walker = &x->walker;
+    int32_t count = 0;
+    for (int32_t i = 0; i < x->done_count; i++)
+        trap_walk(x, x->done[i]);
+    for (int32_t i = 0; i < x->chosen_count; i++)
+        trap_walk(x, x->chosen[i]);
+    trap_walk(x, v);
+    for (int32_t i = p->succs_at[v]; i < p->succs_at[v + 1]; i++)
+        if (state_has(walker, p->succs[i]))
+            x->list[count++] = p->succs[i];
+    while (count) {
+        int32_t u = x->list[--count];
+        int64_t mem, change;
+        state_step(walker, u, &mem, &change);
+        if (mem > x->level)
+            continue;
+        if (state_has(&x->top, u))
+            trap_swallow(x, u);
+        if (change <= 0 && x->inside[u]) {
+            trap_walk(x, u);
+            for (int32_t i = p->succs_at[u]; i < p->succs_at[u + 1]; i++)
+                if (state_has(walker, p->succs[i]))
+                    x->list[count++] = p->succs[i];
+        }
+    }
+    trap_unwalk(x, x->origin);
+}
+
+static int ascending(const void *left, const void *right)
+{
+    int32_t a = *(const int32_t *)left, b = *(const int32_t *)right;
+    return (a > b) - (a < b);
+}
+
+/* Strict ancestors of v beyond the start, ascending; returns how many. */
+static int32_t trap_ancestors(Trap *x, int32_t v)
+{
+    const Problem *p = x->problem;
+    int32_t count = 0, waiting = 0;
+    x->now = emptied(x->stamp, x->now, p->n);
+    for (int32_t at = v;;) {
+        for (int32_t i = p->preds_at[at]; i < p->preds_at[at + 1]; i++) {
+            int32_t u = p->preds[i];
+            if (!x->walked[u] && x->stamp[u] != x->now) {
+                x->stamp[u] = x->now;
+                x->list[count++] = x->stack[waiting++] = u;
+            }
+        }
+        if (!waiting)
+            break;
+        at = x->stack[--waiting];
+    }
+    qsort(x->list, (size_t)count, sizeof *x->list, ascending);
+    return count;
+}
+
+static int64_t trap_here(const Trap *x, int32_t v)
+{
+    const Problem *p = x->problem;
+    const State *s = &x->walker;
+    int64_t total = s->rest + p->workspace[v];
+    for (int32_t i = p->touched_at[v]; i < p->touched_at[v + 1]; i++) {
+        int32_t b = p->touched[i];
+        if (!(s->born[b] && s->remaining[b]))
+            total += p->size[b];
+    }
+    return total;
+}
+
+static void trap_absorb(Trap *x, const uint8_t *within)
+{
+    const Problem *p = x->problem;
+    State *s = &x->walker;
+    int32_t end = p->n, count = 0;
+    for (int32_t v = s->next[end]; v != end; v = s->next[v])
+        if (within[v])
+            x->list[count++] = v;
+    while (count) {
+        int32_t left = 0;
+        int moved = 0;
+        for (int32_t k = 0; k < count; k++) {
+            int32_t u = x->list[k];
+            int64_t change = 0;
+            for (int32_t i = p->touched_at[u]; i < p->touched_at[u + 1]; i++) {
+                int32_t b = p->touched[i];
+                if (!x->own[b])
+                    change += (s->born[b] ? 0 : p->size[b]) - (s->remaining[b] == 1 ? p->size[b] : 0);
+            }
+            if (change > 0) {
+                x->later[left++] = u;
+                continue;
+            }
+            trap_walk(x, u);
+            moved = 1;
+            for (int32_t i = p->succs_at[u]; i < p->succs_at[u + 1]; i++) {
+                int32_t w = p->succs[i];
+                if (within[w] && state_has(s, w))
+                    x->later[left++] = w;
+            }
+        }
+        count = moved ? left : 0;
+        int32_t *swapped = x->list;
+        x->list = x->later;
+        x->later = swapped;
+    }
+}
+
+/* The network of the cut into tails, heads and capacities: CUT, or PRICED where nothing can flow. */
+static int trap_network(Trap *x, int32_t v)
+{
+    const Problem *p = x->problem;
+    const State *s = &x->walker;
+    int32_t count = 0;
+    int64_t told[3], arcs;
+    x->constant = trap_here(x, v);
+    for (int32_t i = 0; i < x->undecided_count; i++) {
+        int32_t u = x->undecided[i];
+        for (int32_t k = p->touched_at[u]; k < p->touched_at[u + 1]; k++) {
+            int32_t b = p->touched[k];
+            if (!x->own[b]) {
+                x->own[b] = 2;
+                if (p->size[b])
+                    x->buffers[count++] = b;
+            }
+        }
+    }
+    for (int32_t i = 0; i < x->undecided_count; i++)
+        for (int32_t k = p->touched_at[x->undecided[i]]; k < p->touched_at[x->undecided[i] + 1]; k++)
+            x->own[p->touched[k]] &= 1;
+    qsort(x->buffers, (size_t)count, sizeof *x->buffers, ascending);
+    for (int32_t i = 0; i < count; i++) {
+        x->born[i] = s->born[x->buffers[i]];
+        x->remaining[i] = s->remaining[x->buffers[i]];
+    }
+    for (;;) {
+        arcs = peakmem_network(p, x->undecided, x->undecided_count, x->buffers, x->born, x->remaining, count, x->births_at,
+                               x->births, x->node, x->tails, x->heads, x->capacities, (int64_t)x->arc_room, told);
+        if (arcs <= (int64_t)x->arc_room)
+            break;
+        size_t room = (size_t)arcs * 2;
+        free(x->tails);
+        free(x->heads);
+        free(x->capacities);
+        x->tails = malloc(room * sizeof *x->tails);
+        x->heads = malloc(room * sizeof *x->heads);
+        x->capacities = malloc(room * sizeof *x->capacities);
+        x->arc_room = x->tails && x->heads && x->capacities ? room : 0;
+        if (!x->arc_room)
+            return NO_MEMORY;
+    }
+    x->constant += told[0];
+    if (told[1] && told[2]) {
+        x->arc_count = arcs;
+        return CUT;
+    }
+    x->value = x->constant;
+    x->chosen_count = told[1] ? x->undecided_count : 0;
+    memcpy(x->chosen, x->undecided, (size_t)x->chosen_count * sizeof *x->chosen);
+    return PRICED;
+}
+
+static void trap_leave(Trap *x)
+{
+    const Problem *p = x->problem;
+    for (int32_t i = p->touched_at[x->priced]; i < p->touched_at[x->priced + 1]; i++)
+        x->own[p->touched[i]] = 0;
+    trap_unwalk(x, x->origin);
+}
+
+/* The price of v between the start and a trap: PRICED with `value`, CUT or NO_MEMORY. `members` are those of the trap beyond the
+ * start, in any order. */
+static int trap_price(Trap *x, int32_t v, const uint8_t *within, const int32_t *members, int32_t count)
+{
+    const Problem *p = x->problem;
+    State *s = &x->walker;
+    int what = PRICED;
+    int32_t before = trap_ancestors(x, v);
+    x->spent += 1 + before;
+    for (int32_t i = 0; i < before; i++)
+        trap_walk(x, x->list[i]);
+    x->priced = v;
+    x->chosen_count = x->undecided_count = 0;
+    for (int32_t i = p->touched_at[v]; i < p->touched_at[v + 1]; i++)
+        x->own[p->touched[i]] = 1;
+    x->value = trap_here(x, v);
+    if (x->value > x->enough && x->absorption) {
+        trap_absorb(x, within);
+        x->value = trap_here(x, v);
+    }
+    x->done_count = s->length - x->origin;
+    memcpy(x->done, s->path + x->origin, (size_t)x->done_count * sizeof *x->done);
+    if (x->value > x->enough) {
+        for (int32_t i = 0; i < count; i++)
+            if (!x->walked[members[i]])
+                x->undecided[x->undecided_count++] = members[i];
+        if (x->undecided_count) {
+            qsort(x->undecided, (size_t)x->undecided_count, sizeof *x->undecided, ascending);
+            x->cuts++;
+            x->spent += x->undecided_count;
+            what = trap_network(x, v);
+        }
+    }
+    if (what != CUT)
+        trap_leave(x);
+    return what;
+}
+
+/* The answer to CUT: the flow, and the nodes on the side of the source in any order. */
+static void trap_answer(Trap *x, int64_t flow, const int32_t *side, int32_t count)
+{
+    x->value = x->constant + flow;
+    x->chosen_count = 0;
+    for (int32_t i = 0; i < count; i++)
+        if (side[i] >= 2 && side[i] < x->undecided_count + 2)
+            x->chosen[x->chosen_count++] = x->undecided[side[i] - 2];
+    qsort(x->chosen, (size_t)x->chosen_count, sizeof *x->chosen, ascending);
+    trap_leave(x);
+}
+
+/* What the caller is told: value or level, cuts, work since the last call, and how many arcs, members and exits there are. */
+static void trap_tell(Trap *x, int what, int64_t *told)
+{
+    told[0] = what == PRICED ? x->value : x->level;
+    told[1] = x->cuts;
+    told[2] = x->spent;
+    told[3] = x->arc_count;
+    told[4] = x->best_count;
+    told[5] = x->best_exit_count;
+    told[6] = x->best_level;
+    told[7] = x->best_cuts;
+    x->spent = 0;
+}
+
+/* `Pricer.price`; the walker stands at the start. The answer to CUT is given to `peakmem_trap_priced`. */
+API int32_t peakmem_trap_price(Trap *x, int32_t v, const uint8_t *within, const int32_t *members, int32_t count, int64_t enough,
+                               int32_t absorption, int64_t *told)
+{
+    x->enough = enough;
+    x->absorption = absorption;
+    x->cuts = x->spent = 0;
+    state_settle(&x->walker);
+    int what = trap_price(x, v, within, members, count);
+    trap_tell(x, what, told);
+    return what;
+}
+
+API void peakmem_trap_priced(Trap *x, int64_t flow, const int32_t *side, int32_t count, int64_t *told)
+{
+    trap_answer(x, flow, side, count);
+    trap_tell(x, PRICED, told);
+}
+
+/* Begin a trap at the walker's state. `order` (or NULL) is `count` statements that may be swallowed where they cost no more than the
+ * level; `limit` is -1 where there is none. */
+API void peakmem_trap_start(Trap *x, int64_t level, int32_t limit, int32_t raising, int32_t absorption, int32_t stale,
+                            int32_t followers, const int32_t *order, int32_t count)
+{
+    State *top = &x->top, *walker = &x->walker;
+    int32_t common = 0;
+    while (common < x->origin && common < top->length && top->path[common] == walker->path[common])
+        common++;
+    while (top->length > common) {
+        x->inside[top->path[top->length - 1]] = 0;
+        state_pop(top);
+    }
+    for (; common < x->origin; common++) {
+        x->inside[walker->path[common]] = 1;
+        state_push(top, walker->path[common]);
+    }
+    state_settle(top);
+    memset(x->old, 0xff, (size_t)x->problem->n * sizeof *x->old);
+    trap_stale(x);
+    x->level = level;
+    x->limit = limit;
+    x->raising = raising;
+    x->absorption = absorption;
+    x->stale = stale;
+    x->followers = followers;
+    x->cuts = x->spent = 0;
+    x->best_count = x->best_exit_count = 0;
+    x->best_level = -1;
+    x->running = 0;
+    for (int32_t i = 0; i < count; i++)
+        if (state_has(walker, order[i]) && state_mem(walker, order[i]) <= level) {
+            trap_walk(x, order[i]);
+            trap_swallow(x, order[i]);
+        }
+    trap_unwalk(x, x->origin);
+    x->spent += count;
+}
+
+static int least_old_first(const void *left, const void *right)
+{
+    const Exit *a = left, *b = right;
+    if (a->old != b->old)
+        return a->old < b->old ? -1 : 1;
+    return (a->v > b->v) - (a->v < b->v);
+}
+
+/* Go on until the trap is done (CLOSED, LARGE or SPENT), a cut is wanted, or about `pause` units of work were done since the last
+ * call. `left` units may still be done; `flow` and `side` answer CUT. */
+API int32_t peakmem_trap_run(Trap *x, int64_t left, int64_t pause, int64_t flow, const int32_t *side, int32_t count, int64_t *told)
+{
+    State *top = &x->top;
+    int what = PAUSED, priced = 0;
+    if (x->running == CUT) {
+        trap_answer(x, flow, side, count);
+        priced = 1;
+    }
+    while (what == PAUSED) {
+        if (!priced && x->running != PRICED) {
+            trap_swallow_cheap(x);
+            if (!top->ready_count) {
+                what = CLOSED;
+                break;
+            }
+            if (trap_large(x)) {
+                what = LARGE;
+                break;
+            }
+            x->exit_count = x->exit_at = 0;
+            for (int32_t i = 0; i < top->words; i++)
+                for (uint64_t some = top->ready[i]; some; some &= some - 1) {
+                    int32_t v = i * 64 + lowest(some);
+                    x->exits[x->exit_count].old = x->old[v] < 0 ? 0 : x->old[v];
+                    x->exits[x->exit_count++].v = v;
+                }
+            qsort(x->exits, (size_t)x->exit_count, sizeof *x->exits, least_old_first);
+            x->running = PRICED;
+        }
+        int32_t served = -1;
+        while (served < 0) {
+            if (!priced) {
+                while (x->exit_at < x->exit_count && x->era[x->exits[x->exit_at].v] == x->this_era)
+                    x->exit_at++;
+                if (x->exit_at == x->exit_count)
+                    break;
+                if (x->spent >= left) {
+                    what = SPENT;
+                    break;
+                }
+                if (x->spent >= pause)
+                    goto end; /* to come back here */
+                x->enough = x->level;
+                what = trap_price(x, x->exits[x->exit_at].v, x->inside, top->path + x->origin, top->length - x->origin);
+                if (what != PRICED) {
+                    x->running = what;
+                    break;
+                }
+                what = PAUSED;
+            }
+            priced = 0;
+            x->running = PRICED;
+            int32_t v = x->exits[x->exit_at].v;
+            if (x->stale && (x->old[v] < 0 || x->value < x->old[v]))
+                x->old[v] = x->value;
+            if (x->value <= x->level)
+                served = v;
+            x->fresh[v] = x->value;
+            x->era[v] = x->this_era;
+        }
+        if (what != PAUSED)
+            break;
+        x->running = 0;
+        if (served >= 0) {
+            trap_swallow(x, served);
+            if (x->followers)
+                trap_follow(x, served);
+            continue;
+        }
+        int64_t price = INT64_MAX;
+        for (int32_t i = 0; i < x->exit_count; i++)
+            if (x->fresh[x->exits[i].v] < price)
+                price = x->fresh[x->exits[i].v];
+        x->best_count = top->length;
+        memcpy(x->best, top->path, (size_t)top->length * sizeof *x->best);
+        qsort(x->best, (size_t)top->length, sizeof *x->best, ascending);
+        x->best_exit_count = x->exit_count;
+        for (int32_t i = 0; i < x->exit_count; i++)
+            x->best_exits[i] = x->exits[i].v;
+        qsort(x->best_exits, (size_t)x->exit_count, sizeof *x->best_exits, ascending);
+        x->best_level = price;
+        x->best_cuts = x->cuts;
+        if (!x->raising)
+            what = CLOSED;
+        x->level = price;
+        trap_stale(x);
+    }
+end:
+    trap_tell(x, what, told);
+    return what;
+}
+
+/* The arcs of the cut that is asked for, as solvers take them. */
+API void peakmem_trap_arcs(const Trap *x, int64_t count, int32_t *tails, int32_t *heads, int64_t *capacities)
+{
+    memcpy(tails, x->tails, (size_t)count * sizeof *tails);
+    memcpy(heads, x->heads, (size_t)count * sizeof *heads);
+    memcpy(capacities, x->capacities, (size_t)count * sizeof *capacities);
+}
+
+/* What leads from the start to the cheapest state of the last price. */
+API int32_t peakmem_trap_witness(const Trap *x, int32_t *steps)
+{
+    memcpy(steps, x->done, (size_t)x->done_count * sizeof *steps);
+    memcpy(steps + x->done_count, x->chosen, (size_t)x->chosen_count * sizeof *steps);
+    return x->done_count + x->chosen_count;
+}
+
+/* Members and exits of the last trap that closed, ascending. */
+API void peakmem_trap_best(const Trap *x, int32_t *members, int32_t *exits)
+{
+    memcpy(members, x->best, (size_t)x->best_count * sizeof *members);
+    memcpy(exits, x->best_exits, (size_t)x->best_exit_count * sizeof *exits);
 }

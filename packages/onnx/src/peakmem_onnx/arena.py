@@ -1,9 +1,9 @@
 """ONNX Runtime's arena for the CPU, as far as it decides how many bytes a process holds.
 
 It takes regions from the system, hands out chunks of them (the smallest that is large enough; of equal ones the lowest), splits
-a chunk when enough of it would be left, and joins free neighbours again. A *planned* arena has one region that is just large
-enough for a run, and splits always: what a run takes is then known beforehand, and nothing of it goes back and forth between
-the arena and the C library.
+a chunk when enough of it would be left, and joins free neighbours again. A *planned* arena has a first region of a size
+that was chosen for a file, mostly just large enough for a run, and splits always: what a run takes is then known beforehand, and
+nothing of it goes back and forth between the arena and the C library.
 """
 
 from __future__ import annotations
@@ -88,13 +88,20 @@ class Arena:
                 del self._chunks[at], self._starts[at], self._free[bisect.bisect_left(self._free, (size, at))]
         self._next = NEXT_REGION
 
-    def run(self, events: Iterable[Event]) -> None:
-        """Replay requests and releases. O(log chunks) each, and the move of a sorted list."""
+    def run(self, events: Iterable[Event], most: int = 1 << 62) -> bool:
+        """Replay requests and releases, as long as not more than ``most`` bytes are held; whether that was to the end.
+
+        O(log chunks) each, and the move of a sorted list.
+        """
         for number, size in events:
             if size < 0:
                 self._release(self._at.pop(number))
             elif size:
+                regions = self._taken
                 self._at[number] = self._take(rounded(size))
+                if self._taken > regions and self.held > most:
+                    return False
+        return True
 
     def high_water(self, events: Iterable[Event]) -> int:
         """`run`, and the highest place in the first region that a request of ``events`` reaches."""

@@ -12,15 +12,16 @@ from peakmem.model import InputError, Program
 
 from peakmem_onnx import protos
 from peakmem_onnx.build import Ordered, Whole, build_program, replay
+from peakmem_onnx.capi import library_of_the_wheel
 from peakmem_onnx.facts import Facts, element_type
 from peakmem_onnx.feeds import by_shape
 from peakmem_onnx.graph import Graph, read_graph
-from peakmem_onnx.orders import default_order, file_order
+from peakmem_onnx.orders import file_order
 from peakmem_onnx.parts import part_of
-from peakmem_onnx.planned import planned_size, recorded_size
+from peakmem_onnx.planned import planned_regions, recorded_regions
 from peakmem_onnx.replaying import Places, job, recorded
 from peakmem_onnx.rewrite import permute
-from peakmem_onnx.ways import ARENA, PORTABLE, RECIPE, REPLAY, Way
+from peakmem_onnx.ways import ARENA, NATIVE, PORTABLE, RECIPE, REPLAY, Way
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,6 @@ class Origin:
         One more, for comparing values: other than the first in every input whose value is not fixed; None where all are.
     session : tuple of str
         The user's own settings, as given; see `peakmem_onnx.process.parse_session`.
-    language : str
-        Of the snippet: "c", or "auto" for what goes with the deployment.
     all_levels : bool
         Whether totals of all levels are told.
     inexact : bool
@@ -75,7 +74,6 @@ class Origin:
     version: str
     contrast: dict[str, Any] | None = None
     session: tuple[str, ...] = ()
-    language: str = "auto"
     all_levels: bool = False
     inexact: bool = False
     limit: int = 0
@@ -105,7 +103,7 @@ class Artifact:
     written : list of Path
         Where it was saved.
     regions : list of int
-        Bytes of the planned arena in which it was measured to make the smaller process; none or one.
+        Bytes of the first region of the planned arena in which it was measured to make the smaller process; none or one.
     levelled : dict of str to Artifact
         The same source at other levels, as far as they were asked for.
     """
@@ -161,8 +159,10 @@ class Artifact:
     def session(self) -> dict[str, Any]:
         """What the child is told to run this file in its way."""
         more: dict[str, Any] = {}
-        if self.way is ARENA:
-            more["chunk"] = self.predicted_bytes
+        if self.way.planned:
+            more["chunk"] = self.layout[0]
+        if self.way is NATIVE:  # Python's sessions take the same, where there is nothing else
+            more["capi"] = library_of_the_wheel() is not None
         elif self.way is REPLAY:
             more["replay"] = job(self.places, [group[0] for group in by_shape(self.origin.feeds)])
         return {**self.way.session, **more}
@@ -201,21 +201,23 @@ class Artifact:
     @cached_property
     def predicted_bytes(self) -> int:
         """Peak of the quantity over all shapes, replayed for the order executed."""
-        if self.way is ARENA:
-            return self.region()
+        if self.way.planned:
+            return sum(self.layout)
         if self.way is REPLAY:
             return max(one.bytes for one in self.places) + max(one.outputs for one in self.places)
         return self.bytes_under(self.way, self.executed)
 
     @property
     def predicted_by_shape(self) -> list[int]:
-        """`predicted_bytes` of runs of each shape alone; of an arena, the region that would do for it, and where bodies are, does."""
+        """`predicted_bytes` of runs of each shape alone; of an arena, the regions that would do for it, and where bodies are, do."""
         if self.way is REPLAY:
             return [one.total for one in self.places]
-        if self.way is ARENA and self.has_bodies:
+        if self.way.planned and self.has_bodies:
             return [self.predicted_bytes for _ in self.facts.shapes]
-        if self.way is ARENA:
-            return [planned_size(self.graph, replace(one, others=()), self.executed(self.graph)) for one in self.facts.shapes]
+        if self.way.planned:
+            order = self.executed(self.graph)
+            each = [planned_regions(self.graph, replace(one, others=()), order, reuse=self.way.reuse) for one in self.facts.shapes]
+            return [sum(regions) for regions in each]
         return [self.bytes_under(self.way, self.executed, one) for one in self.facts.shapes]
 
     @property
@@ -223,23 +225,20 @@ class Artifact:
         """Whether there are nodes like If, Loop and Scan."""
         return any(node.bodies for node in self.graph.nodes)
 
-    def region(self, facts: Facts | None = None, *, native: bool = False) -> int:
-        """Bytes of the one region of a planned arena in which runs of this file need no other one.
+    @cached_property
+    def layout(self) -> tuple[int, ...]:
+        """Regions of the planned arena that this file is written for."""
+        return self.planned_regions()
 
-        Replayed; where there are bodies, recorded. ``facts`` are those that know of requests, by default the file's own. What is
-        ``native`` is a session of the C interface: default order, memory reuse on.
+    def planned_regions(self, facts: Facts | None = None) -> tuple[int, ...]:
+        """Bytes of the regions of a planned arena in which runs of this file need no others; mostly there is one.
+
+        Replayed; where there are bodies, recorded. ``facts`` are those that know of requests, by default the file's own.
         """
         if self.has_bodies:
             session = {"threads": self.origin.threads, "external": self.origin.external, "limit": self.origin.limit, "arena": True}
-            own = PORTABLE.session if native else RECIPE.session
-            return recorded_size(self._serialized(self.proto), self.origin.feeds, {**session, **own})
-        order = default_order(self.graph) if native else self.executed(self.graph)
-        return planned_size(self.graph, facts or self.facts, order, reuse=native)
-
-    @property
-    def native_region(self) -> int:
-        """`region` for sessions of the C interface."""
-        return self.region(native=True)
+            return recorded_regions(self._serialized(self._numbered_proto()), self.origin.feeds, {**session, **self.way.session})
+        return planned_regions(self.graph, facts or self.facts, self.executed(self.graph), reuse=self.way.reuse)
 
     @cached_property
     def weight_bytes(self) -> int:
@@ -255,16 +254,20 @@ class Artifact:
 
     def serialized(self) -> bytes:
         """The file's bytes."""
-        proto = self.proto
-        if self.numbering:
-            proto = type(proto)()
-            proto.CopyFrom(self.proto)
-            permute(proto.graph, {"": self.numbering})
-        if self.way is ARENA:  # who opens the file must know how large the region is
-            proto = type(proto)()
-            proto.CopyFrom(self.proto)
-            protos.write_marker(proto, {**self.origin.recipe, "deploy": "arena", "chunk": self.predicted_bytes})
+        proto = self._numbered_proto()
+        if self.way.planned:  # who opens the file must know how large the region is
+            proto = _copy(proto)
+            more = {"language": "c"} if self.way is NATIVE else {}
+            protos.write_marker(proto, {**self.origin.recipe, "deploy": "arena", **more, "chunk": self.layout[0]})
         return self._serialized(proto)
+
+    def _numbered_proto(self) -> Any:
+        """The nodes in the order of the file."""
+        if not self.numbering:
+            return self.proto
+        proto = _copy(self.proto)
+        permute(proto.graph, {"": self.numbering})
+        return proto
 
     def _serialized(self, proto: Any) -> bytes:
         try:
@@ -275,6 +278,12 @@ class Artifact:
                 "use --ort-level none"
             ) from None
         return data
+
+
+def _copy(proto: Any) -> Any:
+    other = type(proto)()
+    other.CopyFrom(proto)
+    return other
 
 
 def _constant(shape: tuple[int | str, ...] | None) -> list[int] | None:

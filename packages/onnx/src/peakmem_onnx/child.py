@@ -60,7 +60,7 @@ def options_for(job: dict[str, Any]) -> Any:
 
 
 def plan_arena(size: int, **more: int) -> None:
-    """Give this process the arena of `peakmem_onnx.arena`, with one region of ``size`` bytes; once in its life.
+    """Give this process the arena of `peakmem_onnx.arena`, with a first region of ``size`` bytes; once in its life.
 
     ``more`` are further settings of ``onnxruntime.OrtArenaCfg``.
     """
@@ -130,6 +130,20 @@ def compile_model(job: dict[str, Any]) -> dict[str, Any]:
                 raise
             accepted[-1 - index] = str(error)
     return {"order": executed_order(Path(session.end_profiling())), "accepted": accepted}
+
+
+def first(job: dict[str, Any]) -> dict[str, Any]:
+    """Which set of inputs is the first one that a model runs with; -1 where none is."""
+    session = open_session(Path(job["model"]).read_bytes(), options_for(job))
+    for index, path in enumerate(job["feeds_files"]):
+        try:
+            run_limited(session, None, _feeds(path), job)
+        except Exception as error:
+            if ENDLESS in str(error):
+                break
+            continue
+        return {"first": index}
+    return {"first": -1}
 
 
 def describe(job: dict[str, Any]) -> dict[str, Any]:
@@ -519,7 +533,7 @@ def _feeds(path: str) -> dict[str, Any]:
 
 
 JOBS = {"compile": compile_model, "describe": describe, "statistics": statistics, "measure": measure, "values": values, "process": process,
-        "record": record, "load": load, "time": time_runs, "requests": requests, "held": held}
+        "record": record, "load": load, "time": time_runs, "requests": requests, "held": held, "first": first}
 
 
 def _stand_still(arguments: list[str]) -> None:

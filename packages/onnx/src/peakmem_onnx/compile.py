@@ -28,6 +28,7 @@ from peakmem_onnx.feeds import (
     write_feeds,
 )
 from peakmem_onnx.graph import Graph, read_graph
+from peakmem_onnx.guesses import suggestion
 from peakmem_onnx.orders import default_order, file_order, priority_order
 from peakmem_onnx.planned import LARGEST_REGION
 from peakmem_onnx.portable import numbering_of
@@ -36,7 +37,10 @@ from peakmem_onnx.replaying import unavailable
 from peakmem_onnx.rewrite import permute_level
 from peakmem_onnx.rules import LEVELS
 from peakmem_onnx.runtime import ask, require_runtime, scratch
-from peakmem_onnx.ways import ARENA, NODES, RECIPE, REPLAY, Way, way_of
+from peakmem_onnx.ways import ARENA, NODES, PORTABLE, RECIPE, REPLAY, Way, way_of
+
+LIMIT_OF_TRIES = 3
+"""Seconds of computing after which no more dimensions are tried for a model that leaves them open."""
 
 GROWN = 0.1
 """Part of weights and activations by which constants must grow before other levels are looked at."""
@@ -74,10 +78,11 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
     deploy, executor = str(options.get("deploy", "auto")), str(options.get("executor", "ort"))
     if deploy not in ("auto", "python") and executor == "nodes":
         raise UsageError(f"--executor nodes: runs every node alone, which --deploy {deploy} does not do; give one of them")
-    way = way_of(deploy, executor)
+    language = str(options.get("snippet_language", "auto"))
+    way = way_of(deploy, executor, language)
     if way is REPLAY and (why := unavailable()):
         raise RuntimeMissing(f"--deploy replay: what a session asks for cannot be recorded: {why}")
-    if options.get("snippet_language") == "c" and deploy not in ("arena", "replay"):
+    if language == "c" and deploy not in ("arena", "replay"):
         raise UsageError("--snippet-language c: goes with --deploy arena; the texts of replay and portable are for C and C++ at any rate")
     session = tuple(options.get("session", ()))
     parse_session(session)
@@ -91,7 +96,12 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
     if recorded:
         free = protos.open_axes(proto, recorded)
         shapes = {**recorded, **shapes}
-    protos.fix_dimensions(proto, dims if marker is None else {}, shapes, path, free)
+    external = str(path.parent.resolve()) if protos.external_files(proto) else ""
+    try:
+        protos.fix_dimensions(proto, dims if marker is None else {}, shapes, path, free)
+    except protos.OpenDimensions as error:
+        session_of_tries = {"threads": 1, "external": external, "limit": LIMIT_OF_TRIES}
+        raise InputError(f"{error}{suggestion(proto, fixed, path, session_of_tries)}") from None
     sets = largest_first(make_feeds(protos.with_shapes(proto, shapes if recorded and not arrays else {}), fixed, path, arrays))
     notes: list[str] = []
     source = b""
@@ -103,7 +113,7 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
         source=source,
         level=str(options.get("ort_level", "all") if marker is None else marker.get("ort_level", "none")),
         threads=int(options.get("threads", 1)),
-        external=str(path.parent.resolve()) if protos.external_files(proto) else "",
+        external=external,
         feeds=tuple(sets),
         recipe=dict(marker or {}, **({"deploy": deploy} if marker is None else {}), **_recorded(sets[0], free if marker is None else {})),
         blank=not options.get("no_blank_unread"),
@@ -111,7 +121,6 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
         version=version,
         contrast=contrast_of(sets[0], fixed, tuple(arrays[0]) if arrays else ()),
         session=session,
-        language=str(options.get("snippet_language", "auto")),
         inexact=bool(options.get("accept_inexact")),
         all_levels=bool(options.get("all_levels")),
         limit=int(options.get("run_limit", 0)),
@@ -126,7 +135,7 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
     if facts.others:
         notes.append(_several(origin.feeds))
     numbering: tuple[int, ...] = ()
-    if way.numbered and (marker is not None or way is REPLAY):
+    if way.numbered and (marker is not None or way is not PORTABLE):
         graph = read_graph(proto.graph)
         given = file_order(graph) if marker is not None else numbering_of(graph, file_order(graph))
         order = default_order(graph, given)
@@ -134,9 +143,9 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
         place = {v: i for i, v in enumerate(order)}
         numbering = tuple(place[v] for v in given)
     model = kind(proto, facts, origin, digest, tuple(notes), way, marker is None, numbering)
-    if way is ARENA and model.predicted_bytes >= LARGEST_REGION:
+    if way.planned and model.layout[0] >= LARGEST_REGION:
         raise InputError(
-            f"{path}: its region would take {human(model.predicted_bytes)}, and ONNX Runtime plans less than 2 GiB; use --deploy python"
+            f"{path}: its region would take {human(model.layout[0])}, and ONNX Runtime plans less than 2 GiB; use --deploy python"
         )
     folded = _folded(model) if marker is None else ""
     return replace(model, remarks=(*model.remarks, folded)) if folded else model
@@ -219,7 +228,7 @@ def _studied(proto: Any, origin: Origin, way: Way, notes: list[str]) -> tuple[An
             graph = read_graph(proto.graph)
             if way is NODES and any(node.bodies for node in graph.nodes):
                 raise InputError(f"{path}: has nodes with bodies (If, Loop, Scan), which --executor nodes does not run; use ort")
-            facts = collect_shapes(proto, graph, origin.feeds, session=session, folder=folder, path=path, arena=way is ARENA)
+            facts = collect_shapes(proto, graph, origin.feeds, session=session, folder=folder, path=path, arena=way.planned)
         except RuntimeFailed as error:
             what, advice = "it", ""
             if graph is not None and origin.source and origin.level != "none":  # the source itself did run

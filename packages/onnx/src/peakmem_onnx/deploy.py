@@ -37,7 +37,7 @@ def session(
     feeds : mapping, optional
         Inputs for that run; by default random ones made from the inputs' types.
     arena : int
-        Bytes of a planned arena for a file that was not written for one; `peakmem optimize` tells them where it pays.
+        Bytes of the first region of a planned arena for a file that was not written for one; `peakmem optimize` tells them where it pays.
     **settings
         Further attributes of ``onnxruntime.SessionOptions``.
 
@@ -55,10 +55,10 @@ def session(
     proto = protos.read_model(path)
     recipe = protos.read_marker(proto) or {}
     count = threads if threads is not None else int(recipe.get("threads", 1))
-    way = way_of(str(recipe.get("deploy", "python")), "ort")
+    way = way_of(str(recipe.get("deploy", "python")), language=str(recipe.get("language", "auto")))
     if arena and way is RECIPE:
         way = ARENA
-    if way is ARENA:
+    if way.planned:
         _register(path, arena or int(recipe.get("chunk", 0)))
     if check:
         _check(path, proto, count, way, feeds, settings)
@@ -78,8 +78,8 @@ def _options(threads: int, way: Way, settings: Mapping[str, Any]) -> Any:
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     if way in (RECIPE, ARENA):
         options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-    options.enable_cpu_mem_arena = way is ARENA
-    if way is ARENA:
+    options.enable_cpu_mem_arena = way.planned
+    if way.planned:
         options.add_session_config_entry("session.use_env_allocators", "1")
     options.enable_mem_pattern = False
     options.enable_mem_reuse = way.reuse
@@ -97,7 +97,7 @@ def _register(path: Path, size: int) -> None:
         raise Refused(f"{path}: does not say how large its arena is; write it again with --deploy arena")
     if size not in _PLANNED:
         if _PLANNED:
-            raise Refused(f"{path}: this process has an arena of {_PLANNED[0]} bytes already, and a process has one; use another")
+            raise Refused(f"{path}: this process has an arena that begins with {_PLANNED[0]} bytes already, and a process has one; use another")
         try:
             plan_arena(size)
         except Exception as error:
@@ -106,7 +106,7 @@ def _register(path: Path, size: int) -> None:
 
 
 _PLANNED: list[int] = []
-"""Sizes of the arena of this process: none or one."""
+"""First regions of the arena of this process: none or one."""
 
 
 def _check(

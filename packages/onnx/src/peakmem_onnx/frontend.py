@@ -97,7 +97,7 @@ OPTIONS = (
         "deploy",
         "choice",
         "How the file will run: in Python with its settings, or there in a planned arena where that is measured to make the smaller "
-        "process (auto); in Python, whose sessions can be told to run a file's order; there in an arena whose one "
+        "process (auto); in Python, whose sessions can be told to run a file's order; there in an arena whose first "
         "region is planned; or portably (C, C++, JavaScript), where the default order and memory reuse stay; or by replay (C, C++), "
         "with an allocator that gives every request of a run its planned place.",
         default="auto",
@@ -106,7 +106,7 @@ OPTIONS = (
     Option(
         "snippet-language",
         "choice",
-        "Language of the snippet of a planned arena: Python, or one text for C and C++ (whose region has another size).",
+        "For what a planned arena and its snippet are: Python, or C and C++ (one text), whose sessions run another order.",
         default="auto",
         choices=("auto", "c"),
     ),

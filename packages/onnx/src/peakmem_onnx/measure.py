@@ -17,7 +17,7 @@ from peakmem_onnx.rules import RANDOM
 from peakmem_onnx.runtime import ask, counting_library, require_runtime, scratch, uncounted
 from peakmem_onnx.structure import comparable
 from peakmem_onnx.values import Values, compare_values
-from peakmem_onnx.ways import ARENA, NODES, PORTABLE, RECIPE, REPLAY
+from peakmem_onnx.ways import ARENA, NODES, PORTABLE, RECIPE, REPLAY, way_of
 
 GIVEN, NEW, DIRECT, DEFAULTS = "the given order", "the new order", "the direct session", "ONNX Runtime's defaults"
 GIVEN_REUSE, NEW_REUSE = "the given file in a default session", "the new file in a default session"
@@ -39,8 +39,10 @@ def verify(model: Artifact, other: Artifact, *, progress: Progress | None = None
     model, other, relevelled = comparable(model, other)
     if _signature(model) != _signature(other):
         raise UsageError(f"{other.path}: has other inputs than {model.path}; they are not two forms of one model")
-    if model.way is RECIPE and other.origin.recipe.get("deploy") in ("portable", "replay") and not other.origin.source:
-        raise UsageError(f"{other.path}: was made for default sessions; say --deploy {other.origin.recipe['deploy']}")
+    deploy, language = (str(other.origin.recipe.get(key, "")) for key in ("deploy", "language"))
+    if model.way in (RECIPE, ARENA) and way_of(deploy, language=language).numbered and not other.origin.source:
+        more = " --snippet-language c" if language == "c" else ""
+        raise UsageError(f"{other.path}: was made for default sessions; say --deploy {deploy}{more}")
     way, direct = model.way, model.runs_source
     library = counting_library()
     runs: dict[str, dict[str, Any]] = {}
@@ -80,11 +82,11 @@ def verify(model: Artifact, other: Artifact, *, progress: Progress | None = None
     peaks = {
         name: run.get("taken", max(again for _, again in run["peaks"])) for name, run in runs.items() if run["counted"]
     }
-    once = max((first_run - again for first_run, again in runs[GIVEN]["peaks"]), default=0) if peaks and way not in (ARENA, REPLAY) else 0
+    once = max((first_run - again for first_run, again in runs[GIVEN]["peaks"]), default=0) if peaks and not (way.planned or way is REPLAY) else 0
     if once > 0:
         notes.append(f"the first run of a process takes {once} bytes more, scratch that ONNX Runtime's threads then keep")
     details: dict[str, Any] = {"executed_order": "exact" if exact else "differs"}
-    if not peaks and way in (NODES, ARENA, REPLAY):
+    if not peaks and (way.planned or way in (NODES, REPLAY)):
         notes.append(f"allocations were not counted ({uncounted()})")
     elif not peaks:
         told = {name: runs[name + STATISTICS]["arena_peak"] for name in (GIVEN, NEW)}
@@ -165,7 +167,7 @@ def verify(model: Artifact, other: Artifact, *, progress: Progress | None = None
 
 
 def _shapes(model: Artifact, run: dict[str, Any]) -> list[dict[str, Any]]:
-    """What runs of each shape take: predicted, and measured where they can be told apart (an arena has one region for all)."""
+    """What runs of each shape take: predicted, and measured where they can be told apart (an arena is for all of them)."""
     rows = []
     sets = model.origin.feeds
     for group, predicted in zip(by_shape(sets), model.predicted_by_shape, strict=True):
@@ -173,7 +175,7 @@ def _shapes(model: Artifact, run: dict[str, Any]) -> list[dict[str, Any]]:
         measured = None
         if run["counted"] and model.way is REPLAY:
             measured = run["replayed"][group[0]]["touched"] + run["peaks"][group[0]][1]
-        elif run["counted"] and model.way is not ARENA:
+        elif run["counted"] and not model.way.planned:
             measured = max(run["peaks"][k][1] for k in group)
         rows.append({"inputs": shape, "predicted_bytes": predicted, "measured_bytes": measured})
     return rows
@@ -216,15 +218,13 @@ def _processes(model: Artifact, other: Artifact, notes: list[str], progress: Pro
         notes.append(f"the memory of the process was not measured: {error}")
         return []
     notes.extend(process.sentences(rows))
-    if other.regions:
+    if sentence := process.advice(rows):
+        way_out = "" if model.way.planned or any(row.name == process.PLANNED for row in rows) else "; --deploy arena plans its arena"
+        notes.append(sentence + way_out)
+    elif other.regions:
         notes.append(
-            f"the process is smaller in a planned arena of {other.regions[-1]:,} bytes than with the settings alone: --snippet makes it, "
+            f"the process is smaller in a planned arena that begins with {other.regions[-1]:,} bytes than with the settings alone: --snippet makes it, "
             f"and so does peakmem_onnx.session(..., arena={other.regions[-1]})"
-        )
-    elif rows and rows[-1].peak > rows[0].peak and model.way is RECIPE:
-        notes.append(
-            "the process of the new file is the larger one: what is freed stays in it as fragments; --deploy arena writes files "
-            "whose memory is one planned region"
         )
     return rows
 
@@ -278,7 +278,7 @@ def _steps(model: Artifact, other: Artifact, folder: Path, *, statistics: bool) 
     if model.way is RECIPE:
         for name, source in ((GIVEN_REUSE, GIVEN), (NEW_REUSE, NEW)):
             steps[name] = {**common, **PORTABLE.session, "model": str(paths[source])}
-    if statistics and model.way not in (NODES, ARENA, REPLAY):
+    if statistics and not (model.way.planned or model.way in (NODES, REPLAY)):
         for name in (GIVEN, NEW):
             steps[name + STATISTICS] = {**steps[name], "arena": True, "profile": str(folder / "arena")}
             del steps[name + STATISTICS]["outputs"]

@@ -20,13 +20,13 @@ from peakmem_onnx.facts import Facts, collect_shapes
 from peakmem_onnx.feeds import shape_texts
 from peakmem_onnx.graph import Graph, read_graph
 from peakmem_onnx.orders import default_order, file_order
-from peakmem_onnx.planned import best_order
+from peakmem_onnx.planned import best_order, planned_regions
 from peakmem_onnx.planner import plan
 from peakmem_onnx.portable import Numbered, best_numbering, numbering_of
 from peakmem_onnx.rewrite import expand, permute
 from peakmem_onnx.runtime import scratch
 from peakmem_onnx.untied import untie
-from peakmem_onnx.ways import ARENA, PORTABLE, RECIPE, REPLAY
+from peakmem_onnx.ways import ARENA, NATIVE, PORTABLE, RECIPE, REPLAY
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,12 +75,12 @@ class OnnxModel(Artifact, Model):
         if changed:
             notes.append("Shape and Size operators were moved up in " + ", ".join(changed) + ", as ONNX Runtime does")
         if self.way is ARENA and self.has_bodies:
-            notes.append("the order is that of the least live peak; the region is as large as recorded runs of all sets of inputs need")
+            notes.append("the order is that of the least live peak; the arena is as large as recorded runs of all sets of inputs need")
         elif self.way is ARENA and len(ordering.orders.get("", ())) == len(self.graph.nodes):
             orders[""], size = best_order(self.graph, self.facts, [orders[""], file_order(self.graph)])
             notes.append(
-                f"{size:,} bytes are the smallest region found for which nothing else is taken from the system, by a local search "
-                "over orders; the live peak is a bound for it, not its size"
+                f"{size:,} bytes are the smallest arena found in which a run after the first takes nothing from the system, by a local "
+                "search over orders; the live peak is a bound for it, not its size"
             )
         elif self.way is RECIPE and self.origin.recipe.get("deploy") == "auto" and len(ordering.orders.get("", ())) == len(self.graph.nodes):
             orders[""] = self._smallest_region(orders[""])
@@ -113,15 +113,28 @@ class OnnxModel(Artifact, Model):
 
     def _numbered(self, ordering: Ordering) -> Schedule:
         starts = [ordering.orders.get("", ())]
-        numbering, found = best_numbering(self.graph, self.facts, starts)
+        sized = self.way.planned and not self.has_bodies
+
+        def best(*, reuse: bool) -> tuple[tuple[int, ...], int]:
+            found = best_numbering(self.graph, self.facts, starts, reuse=reuse)
+            if not sized:
+                return found
+            given = self.numbering or numbering_of(self.graph, file_order(self.graph))
+            return best_order(self.graph, self.facts, [found[0], given], numbered=True, reuse=reuse)
+
+        numbering, found = best(reuse=True)
         untied: Facts | None = None
-        freely, least = best_numbering(self.graph, self.facts, starts, reuse=False)
+        freely, least = best(reuse=False)
         kept = ""
         # Of values in bodies the sessions do not tell all shapes, so what their storage shares is not known.
         if least < found and not any(node.bodies for node in self.graph.nodes):
             order = default_order(self.graph, freely)
             loose = self._untied(order)
-            taken = loose.bytes_under(PORTABLE, lambda graph: file_order(graph) if graph is loose.graph else default_order(graph))
+            taken = (
+                sum(planned_regions(loose.graph, loose.facts, file_order(loose.graph), reuse=True))
+                if sized
+                else loose.bytes_under(PORTABLE, lambda graph: file_order(graph) if graph is loose.graph else default_order(graph))
+            )
             if taken < found:
                 kept = (
                     f"; declared shapes are named by storage, so that default sessions keep no dead storage for another tensor (with the "
@@ -131,8 +144,11 @@ class OnnxModel(Artifact, Model):
         charged = {path: len(program) for path, program in self.program.bodies()}
         orders = {path: default_order(b) for path, b in _bodies(self.graph) if charged.get(path) == len(b.nodes)}
         placed = "; the requests of a run are then placed in a block" if self.way is REPLAY else ""
+        if self.way.planned and self.has_bodies:
+            placed = "; the arena is as large as recorded runs of all sets of inputs need"
+        what = "the smallest arena found in which a run after the first takes nothing from the system," if sized else "the best found for default sessions"
         note = (
-            f"{found:,} bytes are the best found for default sessions by a local search over node numberings; no bound is "
+            f"{found:,} bytes are {what} by a local search over node numberings; no bound is "
             f"known for them, and what is proved of the live peak says nothing about them{placed}{kept}"
         )
         return Numbered({"": default_order(self.graph, numbering), **orders}, notes=(note,), numbering=numbering, untied=untied)
@@ -150,7 +166,9 @@ class OnnxModel(Artifact, Model):
         if facts is None:
             session = {"threads": origin.threads, "external": origin.external, "limit": origin.limit}
             with scratch() as folder:
-                facts = collect_shapes(proto, graph, origin.feeds, session=session, folder=folder, path=self.path or folder)
+                facts = collect_shapes(
+                    proto, graph, origin.feeds, session=session, folder=folder, path=self.path or folder, arena=self.way.planned
+                )
         return replace(self, origin=origin)._with(proto, facts)
 
     def apply(self, schedule: Schedule) -> OnnxModel:
@@ -337,9 +355,9 @@ class OnnxModel(Artifact, Model):
             path = str(own[0]) if own else "model.opt.onnx"
         if self.way is REPLAY:
             return native_snippet(path, threads=self.origin.threads, deployed=self.places, shapes=shape_texts(self.one_of_each))
-        way, size = (ARENA, self.regions[-1]) if self.regions else (self.way, self.predicted_bytes)
-        if way is ARENA and self.origin.language == "c":
-            return native_snippet(path, threads=self.origin.threads, deployed=self.native_region)
+        if self.way is NATIVE:
+            return native_snippet(path, threads=self.origin.threads, deployed=self.layout[0])
+        way, size = (ARENA, self.regions[-1]) if self.regions else (self.way, self.layout[0] if self.way.planned else 0)
         return snippet(path, threads=self.origin.threads, way=way, chunk=size)
 
 

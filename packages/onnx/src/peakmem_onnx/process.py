@@ -36,6 +36,7 @@ LIMIT = 60.0
 
 _SWITCHES = {"enable_mem_reuse": "reuse", "enable_mem_pattern": "pattern", "enable_cpu_mem_arena": "arena"}
 _NUMBERS = {"intra_op_num_threads": "threads", "inter_op_num_threads": "inter_threads"}
+WITHOUT = "without memory patterns"
 NEW, PLANNED = "the new file", "the new file in a planned arena"
 DEFAULTS = {"level": "all", "reuse": True, "pattern": True, "arena": True}
 
@@ -143,14 +144,14 @@ def configurations(model: Artifact, other: Artifact | None, folder: Path) -> lis
     found = [Configuration("your settings" if said else "ONNX Runtime as it comes", said or "all options at their defaults", path, own)]
     if own["pattern"]:
         words = "the same with enable_mem_pattern=0"
-        found.append(Configuration("without memory patterns", words, path, {**own, "pattern": False}))
+        found.append(Configuration(WITHOUT, words, path, {**own, "pattern": False}))
     if other is not None:
         new = folder / "new.onnx"
         new.write_bytes(other.serialized())
         found.append(deployed(other, NEW, new))
         if size := _region(other, new, folder):
             job = {**shared, "level": "none", **ARENA.session, "chunk": size}
-            found.append(Configuration(PLANNED, f"{ARENA.name} of {size} bytes", new, job))
+            found.append(Configuration(PLANNED, f"{ARENA.name}, its first region {size} bytes", new, job))
     return found
 
 
@@ -161,13 +162,13 @@ def deployed(model: Artifact, name: str, path: Path) -> Configuration:
 
 
 def _region(other: Artifact, path: Path, folder: Path) -> int:
-    """Bytes of the arena in which a file whose deployment is not settled may run as well; 0 where it may not."""
+    """Bytes of the first region of the arena in which a file whose deployment is not settled may run as well; 0 where it may not."""
     if other.way is not RECIPE or other.origin.recipe.get("deploy") != "auto" or (other.has_bodies and counting_library() is None):
         return 0
     origin = other.origin
     session = {"threads": origin.threads, "external": origin.external, "limit": origin.limit}
     facts = None if other.has_bodies else collect_shapes(other.proto, other.graph, origin.feeds, session=session, folder=folder, path=path, arena=True)
-    size = other.region(facts)
+    size = other.planned_regions(facts)[0]
     return size if size < LARGEST_REGION else 0
 
 
@@ -264,7 +265,21 @@ def headline(rows: Sequence[Taken], *, new: bool) -> str:
     first, last = rows[0], rows[-1]
     if not new:
         return f"process +{short(first.peak)}"
-    return f"process +{short(first.peak)} -> +{short(last.peak)}{_against(first, last)}"
+    return f"process +{short(first.peak)} -> +{short(last.peak)}{_against(first, last)}" + (", so keep what you have" if advice(rows) else "")
+
+
+def advice(rows: Sequence[Taken]) -> str:
+    """What to do where no way in which the new file was run makes a smaller process than the user's own; else nothing."""
+    if len(rows) < 2:
+        return ""
+    own = min((row for row in rows if row is rows[0] or row.name == WITHOUT), key=lambda row: row.peak)
+    if own.peak > rows[-1].peak:
+        return ""
+    with_what = " with enable_mem_pattern=0" if own.name == WITHOUT else ""
+    return (
+        f"the process is not smaller with the new file than with the one you have in your own session{with_what} "
+        f"(+{short(rows[-1].peak)} against +{short(own.peak)}): for the process keep that"
+    )
 
 
 def _against(first: Taken, last: Taken) -> str:

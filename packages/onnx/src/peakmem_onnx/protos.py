@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
@@ -19,6 +17,10 @@ MARKER = "peakmem.recipe"
 
 KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"})
 TRAINING_DOMAINS = ("ai.onnx.preview.training", "ai.onnx.training")
+
+
+class OpenDimensions(InputError):
+    """Dimensions of inputs are open for which memory is to be planned."""
 
 
 def import_onnx() -> Any:
@@ -180,7 +182,7 @@ def fix_dimensions(
     ------
     UsageError
         When a name is unknown or a number contradicts the model.
-    InputError
+    OpenDimensions
         When a dimension stays open; the message names all of them and the options that fix them.
     """
     inputs = {v.name: v for v in real_inputs(proto.graph)}
@@ -227,9 +229,9 @@ def fix_dimensions(
             if (not d.HasField("dim_value") or d.dim_value < 1) and axis not in (free or {}).get(name, ()):
                 open_ones.append(f"dimension {axis} of {name}" + (f" ({d.dim_param})" if d.dim_param else ""))
     if open_ones:
-        raise InputError(
+        raise OpenDimensions(
             f"{path}: memory can be planned for fixed dimensions only, and these are open: {', '.join(open_ones)}; "
-            f"fix them with --dim NAME=N or --shape INPUT=N,N,...{_suggestion(inputs.values())}"
+            "fix them with --dim NAME=N or --shape INPUT=N,N,..."
         )
 
 
@@ -244,43 +246,6 @@ def with_shapes(proto: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
             d.Clear()
             d.dim_value = n
     return copy
-
-
-_USUAL = (
-    (("batch", "bs", "n", "b"), 1), (("channel", "c"), 3), (("height", "width", "h", "w", "size", "image"), 224),
-    (("seq", "sequence", "length", "len", "token", "time", "frame", "t", "l", "s"), 128), (("sample", "audio"), 16000),
-    (("past", "cache"), 128),
-)  # fmt: skip
-"""Words in the names of dimensions -> a size to begin with; a single letter must be the whole name."""
-
-
-def usual_size(name: str, axis: int = 0, rank: int = 0) -> int:
-    """A size to begin with for a dimension of that name; where the name says nothing, by its place among ``rank`` ones."""
-    words = re.split(r"[^a-z]+", name.lower())
-    for known, size in _USUAL:
-        if name.lower() in known or any(len(one) > 1 and word.startswith(one) for one in known for word in words):
-            return size
-    return 1 if axis == 0 else 224 if rank == 4 else 128
-
-
-def _suggestion(inputs: Iterable[Any]) -> str:
-    """Options that fix what is open, from the names that the model gives; empty where an input is of unknown rank."""
-    dims: dict[str, int] = {}
-    shapes = []
-    for value in inputs:
-        tensor = value.type.tensor_type
-        if not tensor.HasField("shape"):
-            return ""
-        rank = len(tensor.shape.dim)
-        wanted = [(d, d.dim_value if d.dim_value > 0 else usual_size(d.dim_param, axis, rank)) for axis, d in enumerate(tensor.shape.dim)]
-        open_ones = [(d, size) for d, size in wanted if d.dim_value < 1]
-        # Where a dimension has no name, or one that is no word, the whole shape is given.
-        if any(not re.fullmatch(r"\w+", d.dim_param) for d, _ in open_ones):
-            shapes.append(f"{value.name}={','.join(str(size) for _, size in wanted)}")
-        else:
-            dims.update((d.dim_param, size) for d, size in open_ones)
-    options = [*(f"--dim {name}={size}" for name, size in dims.items()), *(f"--shape {shlex.quote(text)}" for text in shapes)]
-    return f"; to begin with: {' '.join(options)}" if options else ""
 
 
 # -- names -----------------------------------------------------------------------------------------------------------

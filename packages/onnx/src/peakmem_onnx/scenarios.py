@@ -9,7 +9,7 @@ from peakmem.frontends import Verification
 from peakmem_onnx.artifact import Artifact
 from peakmem_onnx.orders import file_order
 from peakmem_onnx.portable import best_numbering
-from peakmem_onnx.ways import ARENA, NODES, PORTABLE, RECIPE, REPLAY
+from peakmem_onnx.ways import ARENA, NATIVE, NODES, PORTABLE, RECIPE, REPLAY
 
 DEFAULT = "default order, reuse on; arena and patterns off"
 
@@ -39,15 +39,16 @@ def scenarios(model: Artifact, other: Artifact, verification: Verification | Non
     elif model.way is ARENA:
         loose = [one.bytes_under(RECIPE) for one in (model, other)]
         rows += [
-            ("given order, planned arena", "one region of the size said, memory patterns and reuse off", model.predicted_bytes, before),
+            ("given order, planned arena", "its first region planned, memory patterns and reuse off", model.predicted_bytes, before),
             ("new order, planned arena", "the same", other.predicted_bytes, after),
             ("given order, memory options off", "arena, patterns and reuse off", loose[0], None),
             ("new order, memory options off", "arena, patterns and reuse off", loose[1], None),
         ]
-    elif model.way is REPLAY:
+    elif model.way in (NATIVE, REPLAY):
+        what = "replayed places" if model.way is REPLAY else "planned arena"
         rows += [
-            ("given order, replayed places", REPLAY.name, model.predicted_bytes, before),
-            ("new order, replayed places", REPLAY.name, other.predicted_bytes, after),
+            (f"given order, {what}", model.way.name, model.predicted_bytes, before),
+            (f"new order, {what}", model.way.name, other.predicted_bytes, after),
             ("given order, default session", DEFAULT, model.bytes_under(PORTABLE, model.executed), None),
             ("new order, default session", DEFAULT, other.bytes_under(PORTABLE, other.executed), None),
         ]

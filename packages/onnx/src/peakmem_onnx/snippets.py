@@ -24,7 +24,7 @@ session = ort.InferenceSession({path!r}, options, providers=["CPUExecutionProvid
 
 _ARENA = """\
 import onnxruntime as ort
-# One arena for the process, with one region that is just large enough for a run; its sessions run one at a time.
+# One arena for the process; with this first region its runs take the least in all. Its sessions run one at a time.
 memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
 ort.create_and_register_allocator(
     memory, ort.OrtArenaCfg({{"initial_chunk_size_bytes": {chunk}, "max_dead_bytes_per_chunk": 1}})
@@ -141,7 +141,7 @@ static inline OrtSession *peakmem_open(const OrtApi *ort, OrtEnv *env) {
 
 _REGION = """\
 
-// One arena for the process, with one region that is just large enough for a run; its sessions run one at a time.
+// One arena for the process; with this first region its runs take the least in all. Its sessions run one at a time.
 static void peakmem_before(const OrtApi *ort, OrtEnv *env) {
   static int registered;
   const char *keys[] = {"initial_chunk_size_bytes", "max_dead_bytes_per_chunk"};
@@ -206,7 +206,7 @@ static void peakmem_after(void) { peakmem_arm(&peakmem_plan, 1); }
 def snippet(path: str, *, threads: int, way: Way, chunk: int = 0) -> str:
     """Lines of Python that open the session, or settings for other languages; `peakmem_onnx.session` does the same as a function.
 
-    ``chunk`` is the region of a planned arena, in bytes.
+    ``chunk`` is the first region of a planned arena, in bytes.
     """
     if way is PORTABLE:
         return _PORTABLE.format(text=json.dumps(path), threads=threads)
@@ -218,7 +218,7 @@ def snippet(path: str, *, threads: int, way: Way, chunk: int = 0) -> str:
 def native_snippet(path: str, *, threads: int, deployed: Sequence[Places] | int, shapes: Sequence[str] = ()) -> str:
     """A text that is C11 and C++17, with a function ``peakmem_open``.
 
-    ``deployed`` is where the requests of a run go, for each of the ``shapes``, or the bytes of the one region of an arena.
+    ``deployed`` is where the requests of a run go, for each of the ``shapes``, or the bytes of the first region of an arena.
     """
     if isinstance(deployed, int):
         middle = _filled(_REGION, chunk=deployed)

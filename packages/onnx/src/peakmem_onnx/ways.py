@@ -30,6 +30,8 @@ class Way:
         Whether views and operators that work in place share their input's storage.
     numbered : bool
         Whether sessions run the default order, so that the numbers of the nodes must lead to the wanted one.
+    planned : bool
+        Whether the session has an arena whose first region is planned.
     bounded : bool
         Whether no order takes fewer bytes than the bound on the live peak says. Nothing is known about default sessions.
     """
@@ -41,6 +43,7 @@ class Way:
     reuse: bool = False
     sharing: bool = True
     numbered: bool = False
+    planned: bool = False
     bounded: bool = True
 
 
@@ -63,12 +66,24 @@ REPLAY = Way(
     numbered=True,
     bounded=False,
 )
-ARENA = Way("a session in a planned arena", "arena_bytes", priority_order, {"priority": True, "arena": True})
+ARENA = Way("a session in a planned arena", "arena_bytes", priority_order, {"priority": True, "arena": True}, planned=True)
+NATIVE = Way(
+    "a session of the C interface in a planned arena",
+    "arena_bytes",
+    default_order,
+    {"priority": False, "reuse": True, "arena": True},
+    reuse=True,
+    numbered=True,
+    planned=True,
+    bounded=False,
+)
 NODES = Way("node by node", "node_by_node_bytes", file_order, {"nodes": True}, sharing=False)
 
 
-def way_of(deploy: str, executor: str) -> Way:
-    """The way that the options ``--deploy`` and ``--executor`` name."""
+def way_of(deploy: str, executor: str = "ort", language: str = "auto") -> Way:
+    """The way that the options ``--deploy``, ``--executor`` and ``--snippet-language`` name."""
     if executor == "nodes":
         return NODES
+    if deploy == "arena" and language == "c":
+        return NATIVE
     return {"portable": PORTABLE, "arena": ARENA, "replay": REPLAY}.get(deploy, RECIPE)

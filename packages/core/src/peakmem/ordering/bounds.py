@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from peakmem.ordering.cuts import births_of, cheapest_state
+from peakmem.ordering import native
+from peakmem.ordering.cuts import births_of, cheapest_state, least_cut
 from peakmem.ordering.meter import Meter, OutOfTime
 from peakmem.ordering.problem import Problem, State
 from peakmem.ordering.rules import ALL, Rules
@@ -53,23 +54,41 @@ class Pricer:
         self.births = births
         self.rules = rules
         self.meter = meter or Meter()
-        self.state = State(problem)
-        self.start = 0
         self.cuts = 0
+        self.start = 0
+        """Statements run at the start state."""
+        self._state = State(problem)
+        self._path: Sequence[int] = []
+        kernel = native.kernel()
+        self._compiled = None if kernel is None else kernel.growth(problem, births)
 
     def move_to(self, path: Sequence[int]) -> None:
         """Make the state reached by ``path`` the start."""
-        here = self.state.path
+        self.start = len(path)
+        self._path = path
+        if self._compiled is None:
+            self.at_start()
+
+    def at_start(self) -> State:
+        """The start state, to be moved and brought back."""
+        here, path = self._state.path, self._path
         common = len(here)
         if here != path[:common]:
             common = next(i for i, (a, b) in enumerate(zip([*here, -1], [*path, -2])) if a != b)
-        self.state.unwind(common)
-        self.state.advance(path[common:])
-        self.start = len(path)
+        self._state.unwind(common)
+        self._state.advance(path[common:])
+        return self._state
+
+    def compiled(self, level: int) -> native.Growth | None:
+        """The compiled loops, at the start state; None where there are none, or the level does not fit."""
+        if self._compiled is None or level >= native.LARGEST:
+            return None
+        self._compiled.move(self._path)
+        return self._compiled
 
     def ancestors(self, v: int) -> list[int]:
-        """Strict ancestors of v beyond the start, ascending (so in a legal order)."""
-        preds, inside = self.problem.preds, self.state.inside
+        """Strict ancestors of v beyond the start, where `at_start` has to be, ascending (so in a legal order)."""
+        preds, inside = self.problem.preds, self._state.inside
         stack = [p for p in preds[v] if not inside[p]]
         seen = set(stack)
         while stack:
@@ -85,7 +104,12 @@ class Pricer:
         Stops as soon as some state of at most ``enough`` bytes is known; the price is then an upper bound. ``members``
         are the statements of T beyond the start.
         """
-        state = self.state
+        compiled = self.compiled(enough)
+        if compiled is not None:
+            value, path, cuts = compiled.price(v, trap, members, enough, self.rules.absorption, self.meter, least_cut)
+            self.cuts += cuts
+            return value, path
+        state = self.at_start()
         ancestors = self.ancestors(v)
         self.meter.spend(1 + len(ancestors))
         state.advance(ancestors)
@@ -110,7 +134,7 @@ class Pricer:
             state.unwind(self.start)
 
     def _here(self, v: int, own: frozenset[int]) -> int:
-        state, size = self.state, self.problem.size
+        state, size = self._state, self.problem.size
         total = state.rest + self.problem.workspace[v]
         for b in own:
             if not (state.born[b] and state.remaining[b]):
@@ -124,7 +148,7 @@ class Pricer:
         some cheapest state contains it. So it is with each way to overlay v: what runs before v brings the death of its input
         nearer; in the mirror image it may be what keeps the input, which then costs what was saved.
         """
-        state, size, touched = self.state, self.problem.size, self.problem.touched
+        state, size, touched = self._state, self.problem.size, self.problem.touched
         succs = self.problem.succs
         keeps = dict(self.problem.gains[v]) if self.problem.mirrored else {}
         todo = [u for u in state.ready if trap[u]]
@@ -155,6 +179,7 @@ def forward_trap(
     level: int,
     *,
     state: State | None = None,
+    steps: Sequence[int] = (),
     pricer: Pricer | None = None,
     births: Births = None,
     order: Sequence[int] = (),
@@ -172,7 +197,9 @@ def forward_trap(
         Bytes to begin with: exits that cost at most the level are swallowed. When none is left, the trap has closed: the
         least price is a lower bound.
     state : State, optional
-        Where to begin (default: the empty state). It is moved and brought back.
+        Where to begin (default: the empty state). It is moved and brought back, with ``ready`` in ascending order.
+    steps : sequence of int, optional
+        To be run from there first.
     pricer : Pricer, optional
         To be reused between calls on one problem.
     births : list, optional
@@ -197,8 +224,18 @@ def forward_trap(
     if pricer is None:
         pricer = Pricer(problem, births, rules)
     pricer.meter = meter = meter or Meter()
-    pricer.move_to(top.path)
+    pricer.move_to([*top.path, *steps])
+    compiled = pricer.compiled(level)
+    if compiled is not None:
+        top.settle()
+        return _grown(compiled, pricer, level, order, raising, limit, rules)
+    given = len(top.path)
+    top.advance(steps)
     origin = len(top.path)
+    walker = pricer.at_start()
+    # What was tried from here before must not show in what is swallowed first.
+    top.settle()
+    walker.settle()
     before = pricer.cuts
     best: Trap | None = None
     old: dict[int, int] = {}
@@ -227,7 +264,6 @@ def forward_trap(
 
     def follow(witness: list[int], v: int) -> None:
         # Walk on from the state that serves v.
-        walker = pricer.state
         walker.advance(witness)
         walker.push(v)
         todo = [w for w in succs[v] if w in walker.ready]
@@ -243,7 +279,6 @@ def forward_trap(
         walker.unwind(pricer.start)
 
     try:
-        walker = pricer.state
         for v in order:  # statements too dear, and what depends on them, are left out
             if v in walker.ready and walker.mem(v) <= level:
                 walker.push(v)
@@ -284,10 +319,27 @@ def forward_trap(
             level = price
             fresh.clear()
     finally:
-        top.unwind(origin)
+        top.unwind(given)
+        top.settle()
     if best is None:
         return Trap(level, (), (), cuts=pricer.cuts - before)
     return best
+
+
+def _grown(
+    compiled: native.Growth, pricer: Pricer, level: int, order: Sequence[int], raising: bool, limit: int | None, rules: Rules
+) -> Trap:
+    """`forward_trap` from the start of ``pricer``, in the compiled loops."""
+    ended, level, cuts, found = compiled.grow(
+        level, limit, raising, pricer.rules.absorption, rules.stale_prices, rules.followers, order, pricer.meter, least_cut
+    )
+    pricer.cuts += cuts
+    best = None if found is None else Trap(*found[:3], cuts=found[3])
+    if ended == native.LARGE or (ended == native.CLOSED and best is None):
+        return Trap(level, (), (), closed=ended == native.CLOSED, cuts=cuts)
+    if best is None:
+        raise OutOfTime
+    return best if ended == native.CLOSED else replace(best, closed=False)
 
 
 def statement_trap(problem: Problem, v: int, level: int) -> Trap:

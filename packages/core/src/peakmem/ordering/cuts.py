@@ -132,7 +132,8 @@ def _cut(
             return Cut(constant, ())
         if not sink:
             return Cut(constant, tuple(sorted(undecided)))
-        return _least(constant, undecided, _flow(ends, limits)[0])
+        value, side = least_cut(ends, limits)
+        return _chosen(constant + value, undecided, side)
     node_of = {u: i + 2 for i, u in enumerate(undecided)}
     infinity = sum(size[b] for b in buffers) + 1
     tails: list[int] = []
@@ -226,7 +227,7 @@ def _cut(
 
     # Arrays made here: while the solver's binding converts a list, it takes Ctrl-C for arguments of a wrong type.
     flow, arcs = _flow(np.array([tails, heads], dtype=np.int32), np.array(capacities, dtype=np.int64))
-    cut = _least(constant, undecided, flow)
+    cut = _chosen(constant + flow.optimal_flow(), undecided, flow.get_source_side_min_cut())
     if not want_flow:
         return cut
     amounts = flow.flows(arcs)
@@ -247,11 +248,16 @@ def _flow(ends: Any, capacities: Any) -> tuple[Any, Any]:
     return flow, arcs
 
 
-def _least(constant: int, undecided: Sequence[int], flow: Any) -> Cut:
-    """The cheapest state that a maximum flow shows."""
+def least_cut(ends: Any, capacities: Any) -> tuple[int, list[int]]:
+    """The least cut between source and sink: its capacity, and the nodes on the source's side, as few as may be."""
+    flow, _ = _flow(ends, capacities)
+    return int(flow.optimal_flow()), list(flow.get_source_side_min_cut())
+
+
+def _chosen(value: int, undecided: Sequence[int], side: Sequence[int]) -> Cut:
+    """The cheapest state that a least cut shows."""
     after = len(undecided) + 2
-    chosen = tuple(sorted(undecided[i - 2] for i in flow.get_source_side_min_cut() if 2 <= i < after))
-    return Cut(constant + flow.optimal_flow(), chosen)
+    return Cut(value, tuple(sorted(undecided[i - 2] for i in side if 2 <= i < after)))
 
 
 def births_of(problem: Problem) -> list[tuple[int, ...]] | None:

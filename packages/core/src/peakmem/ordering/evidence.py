@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from peakmem.ordering.bounds import Births, Pricer, Trap, forward_trap
+from peakmem.ordering.bounds import Pricer, Trap, forward_trap
 from peakmem.ordering.cuts import Cut, births_of, cheapest_state
 from peakmem.ordering.meter import Meter
 from peakmem.ordering.precedence import Closure, Refutation, Round
@@ -174,12 +174,14 @@ class Writer:
         done = [v for step in evidence.steps for v in step]
         if evidence.trap is None:
             return self._steps(self._search(done))
+        pricer = Pricer(self.problem, self.births)
         if done:
             # Often the steps are not needed: the same trap may be dear enough from the start.
-            rows = self._exits(self.problem, self.births, [], evidence.trap)
+            rows = self._exits(pricer, evidence.trap)
             if rows is not None:
                 return self._trap_node(evidence.trap, rows)
-        return self._steps(self._leaf(evidence.trap, done))
+        pricer.move_to(done)
+        return self._steps(self._leaf(evidence.trap, pricer))
 
     # -- names
 
@@ -227,8 +229,8 @@ class Writer:
         self.nodes.append(node)
         return len(self.nodes) - 1
 
-    def _leaf(self, trap: Trap, start: Sequence[int]) -> int:
-        rows = self._exits(self.problem, self.births, start, trap)
+    def _leaf(self, trap: Trap, pricer: Pricer) -> int:
+        rows = self._exits(pricer, trap)
         if rows is None:
             raise ArithmeticError("a trap lost its level between growing and writing")
         return self._trap_node(trap, rows)
@@ -237,13 +239,9 @@ class Writer:
         members = sorted([*self.waypoint, *(self.names[v] for v in trap.members)])
         return self._add({"kind": "forward", "trap": members, "exits": rows})
 
-    def _exits(
-        self, problem: Problem, births: Births, start: Sequence[int], trap: Trap
-    ) -> list[dict[str, Any]] | None:
-        """All exits of a trap with their flows; None if one is not dear enough from ``start``."""
-        pricer = Pricer(problem, births)
-        pricer.move_to(start)
-        state = pricer.state
+    def _exits(self, pricer: Pricer, trap: Trap) -> list[dict[str, Any]] | None:
+        """All exits of a trap with their flows; None if one is not dear enough from where the pricer starts."""
+        problem, births, state = pricer.problem, pricer.births, pricer.at_start()
         names = self._called(problem)
         rows = []
         shown = []
@@ -291,7 +289,7 @@ class Writer:
         if refutation.trap is not None and refutation.backward:
             node = self._entries(problem, refutation.trap)
         elif refutation.trap is not None:
-            rows = self._exits(problem, births_of(problem), [], refutation.trap)
+            rows = self._exits(Pricer(problem, births_of(problem)), refutation.trap)
             if rows is None:
                 raise ArithmeticError("a trap lost its level between growing and writing")
             members = sorted([*self.waypoint, *(names[v] for v in refutation.trap.members)])
@@ -409,7 +407,7 @@ class Writer:
             if result is None:
                 trap = self._try_trap(state, pricer, budget)
                 if trap.exits:
-                    result = done[mask] = self._leaf(trap, list(state.path))
+                    result = done[mask] = self._leaf(trap, pricer)
             self.meter.spend(1 + len(moves) + len(state.ready))
             self.meter.check()
             if result is None:

@@ -20,7 +20,10 @@ LARGEST = 1 << 62
 SLICE = 200_000
 """Units of work between two looks at the meter (and at Ctrl-C)."""
 
-PAUSED, FOUND, NONE, NO_MEMORY, EXHAUSTED, GAVE_UP, LEAST, TRAP = range(8)
+PAUSED, FOUND, NONE, NO_MEMORY, EXHAUSTED, GAVE_UP, LEAST, TRAP, CUT, PRICED, CLOSED, LARGE, SPENT = range(13)
+
+Solve = Callable[[Any, Any], tuple[int, list[int]]]
+"""A maximum flow from ends and capacities of arcs: its value, and the nodes on the source's side of the least cut."""
 
 
 def kernel() -> Kernel | None:
@@ -87,6 +90,14 @@ class _Image:
             **{name: row.buffer_info()[0] for name, row in arrays.items()},
         )
 
+    def rows_of(self, births: Sequence[tuple[int, ...]] | None) -> tuple[int | None, int | None]:
+        """Where the rows of births lie; they are kept until other births are asked for."""
+        if births is None:
+            return None, None
+        if self.births is None or self.births[0] is not births:
+            self.births = births, _starts(births), array("i", chain.from_iterable(births))
+        return self.births[1].buffer_info()[0], self.births[2].buffer_info()[0]
+
 
 class _Arcs:
     """Room for the arcs of a network."""
@@ -123,6 +134,16 @@ class Kernel:
         self.search_run = _function(library.peakmem_search_run, small, handle, large, large, place)
         self.search_steps = _function(library.peakmem_search_steps, small, handle, place)
         self.search_free = _function(library.peakmem_search_free, None, handle)
+        self.trap_new = _function(library.peakmem_trap_new, handle, place, place, place)
+        self.trap_free = _function(library.peakmem_trap_free, None, handle)
+        self.trap_move = _function(library.peakmem_trap_move, None, handle, place, small)
+        self.trap_start = _function(library.peakmem_trap_start, None, handle, large, small, small, small, small, small, place, small)
+        self.trap_run = _function(library.peakmem_trap_run, small, handle, large, large, large, place, small, place)
+        self.trap_price = _function(library.peakmem_trap_price, small, handle, small, place, place, small, large, small, place)
+        self.trap_priced = _function(library.peakmem_trap_priced, None, handle, large, place, small, place)
+        self.trap_arcs = _function(library.peakmem_trap_arcs, None, handle, large, place, place, place)
+        self.trap_witness = _function(library.peakmem_trap_witness, small, handle, place)
+        self.trap_best = _function(library.peakmem_trap_best, None, handle, place, place)
         # Called with the lock of Python held, since calls for one problem share `_Image.node`.
         holding = ctypes.PyDLL(library._name)
         self._network = _function(
@@ -138,6 +159,13 @@ class Kernel:
         """The searches of a walk through ``problem``; None where the library cannot hold it."""
         image = self._image(problem)
         return Search(self, image) if image.fits else None
+
+    def growth(self, problem: Problem, births: Sequence[tuple[int, ...]] | None) -> Growth | None:
+        """Traps of ``problem``; None where the library cannot grow them: it knows of no overlays."""
+        if any(problem.gains):
+            return None
+        image = self._image(problem)
+        return Growth(self, image, births) if image.fits else None
 
     def _image(self, problem: Problem) -> _Image:
         image = self._images.get(problem)
@@ -176,11 +204,7 @@ class Kernel:
         sink, and, where both may flow, ends and capacities of the arcs, which stay valid until the next call.
         """
         image = self._image(problem)
-        rows: tuple[int | None, int | None] = None, None
-        if births is not None:
-            if image.births is None or image.births[0] is not births:
-                image.births = births, _starts(births), array("i", chain.from_iterable(births))
-            rows = image.births[1].buffer_info()[0], image.births[2].buffer_info()[0]
+        rows = image.rows_of(births)
         born, remaining = lower.born, lower.remaining
         some = array("i", undecided)
         here = array("i", buffers), array("i", [born[b] for b in buffers]), array("i", [remaining[b] for b in buffers])
@@ -261,3 +285,86 @@ class Search:
 def _function(function: Any, result: Any, *arguments: Any) -> Callable[..., Any]:
     function.restype, function.argtypes = result, arguments
     return function  # type: ignore[no-any-return]
+
+
+class Growth:
+    """Prices and traps of one problem without overlays, from one start state after another.
+
+    See `peakmem.ordering.bounds`. What an exception ended is forgotten with the next `move`.
+    """
+
+    def __init__(self, kernel: Kernel, image: _Image, births: Sequence[tuple[int, ...]] | None) -> None:
+        self._kernel = kernel
+        self._image = image
+        rows = image.rows_of(births)
+        self._births = image.births  # others may be asked for meanwhile
+        self._handle = kernel.trap_new(ctypes.byref(image.rows), *rows)
+        if not self._handle:
+            raise MemoryError
+        weakref.finalize(self, kernel.trap_free, self._handle)
+        self._told = (ctypes.c_int64 * 8)()
+        self._steps = (ctypes.c_int32 * image.rows.n)()
+        self._exits = (ctypes.c_int32 * image.rows.n)()
+
+    def move(self, path: Sequence[int]) -> None:
+        """Make the state reached by ``path`` the start."""
+        self._kernel.trap_move(self._handle, (ctypes.c_int32 * len(path))(*path), len(path))
+
+    def price(
+        self, v: int, trap: bytearray, members: Sequence[int], enough: int, absorption: bool, meter: Meter, solve: Solve
+    ) -> tuple[int, list[int], int]:
+        """`Pricer.price`, and the cuts that it took."""
+        told, kernel = self._told, self._kernel
+        outcome = kernel.trap_price(
+            self._handle, v, (ctypes.c_uint8 * len(trap)).from_buffer(trap), (ctypes.c_int32 * len(members))(*members), len(members),
+            enough, absorption, told,
+        )  # fmt: skip
+        cuts = told[1]
+        meter.spend(told[2])
+        if outcome == NO_MEMORY:
+            raise MemoryError
+        if outcome == CUT:
+            flow, side = self._solved(solve)
+            kernel.trap_priced(self._handle, flow, side.buffer_info()[0], len(side), told)
+        value = told[0]
+        return value, self._steps[: kernel.trap_witness(self._handle, self._steps)], cuts
+
+    def grow(
+        self, level: int, limit: int | None, raising: bool, absorption: bool, stale: bool, followers: bool, order: Sequence[int],
+        meter: Meter, solve: Solve,
+    ) -> tuple[int, int, int, tuple[int, tuple[int, ...], tuple[int, ...], int] | None]:  # fmt: skip
+        """Grow a trap from the start: how it ended (CLOSED, LARGE or SPENT), at which level, after how many cuts, and level, members,
+        exits and cuts of the last trap that closed.
+        """
+        told, kernel = self._told, self._kernel
+        kernel.trap_start(
+            self._handle, level, -1 if limit is None else limit, raising, absorption, stale, followers,
+            (ctypes.c_int32 * len(order))(*order), len(order),
+        )  # fmt: skip
+        flow, side = 0, array("i")
+        while True:
+            left = 0 if meter.out else meter.left
+            outcome = kernel.trap_run(self._handle, left, SLICE, flow, side.buffer_info()[0], len(side), told)
+            meter.spend(told[2])
+            if outcome == NO_MEMORY:
+                raise MemoryError
+            if outcome == CUT:
+                flow, side = self._solved(solve)
+            elif outcome != PAUSED:
+                break
+        best = None
+        ended, cuts, members, exits, least, within = told[0], told[1], told[4], told[5], told[6], told[7]
+        if least >= 0:
+            kernel.trap_best(self._handle, self._steps, self._exits)
+            best = least, tuple(self._steps[:members]), tuple(self._exits[:exits]), within
+        return outcome, ended, cuts, best
+
+    def _solved(self, solve: Solve) -> tuple[int, array[int]]:
+        """The answer to the cut that is asked for."""
+        import numpy as np
+
+        count = self._told[3]
+        ends, capacities = np.empty((2, count), np.int32), np.empty(count, np.int64)
+        self._kernel.trap_arcs(self._handle, count, ends[0].ctypes.data, ends[1].ctypes.data, capacities.ctypes.data)
+        flow, side = solve(ends, capacities)
+        return flow, array("i", side)

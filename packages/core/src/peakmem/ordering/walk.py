@@ -8,6 +8,7 @@ price. If no rise was a guess, the final budget is at once a lower bound and the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from peakmem.ordering import native
@@ -169,11 +170,12 @@ class _Pass:
         walk.peak = self.problem.order_peak(walk.order)
         return walk
 
-    def _trap(self, budget: int, window: int) -> Trap:
+    def _trap(self, budget: int, window: int, steps: Sequence[int] = ()) -> Trap:
         return forward_trap(
             self.problem,
             budget,
             state=self.state,
+            steps=steps,
             pricer=self.pricer,
             raising=False,
             limit=window,
@@ -226,10 +228,7 @@ class _Pass:
         state, rules = self.state, self.rules
 
         def trap(steps: list[int]) -> int:
-            origin = len(state.path)
-            state.advance(steps)
-            level = self._exits(budget)
-            state.unwind(origin)
+            level = self._exits(budget, steps)
             return -1 if level is None else level
 
         try:
@@ -242,10 +241,9 @@ class _Pass:
         state.advance(steps)
         return {native.FOUND: FOUND, native.EXHAUSTED: EXHAUSTED, native.GAVE_UP: GAVE_UP}[outcome]
 
-    def _exits(self, budget: int) -> int | None:
-        """The price of the exits of a trap around the state, if there is one that is not too large."""
-        self.state.settle()
-        trap = self._trap(budget, 400)
+    def _exits(self, budget: int, steps: Sequence[int] = ()) -> int | None:
+        """The price of the exits of a trap around the state that ``steps`` lead to, if there is one that is not too large."""
+        trap = self._trap(budget, 400, steps)
         return trap.level if trap.exits else None
 
     def _python(self, budget: int, rest: int, limit: int, patience: int) -> int:

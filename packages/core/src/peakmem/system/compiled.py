@@ -11,7 +11,7 @@ import os
 import warnings
 from functools import cache
 
-ABI = 4
+ABI = 5
 """What the library has to answer."""
 
 
