@@ -31,7 +31,7 @@ CLEAN = {name: value for name, value in os.environ.items() if name not in ("PYTH
 MODELS = {
     "tflm": ("pymicro-wakeword==2.5.0", "pymicro_wakeword/models/okay_nabu.tflite", ()),
     "litert": ("pymicro-wakeword==2.5.0", "pymicro_wakeword/models/okay_nabu.tflite", ("--runtime", "litert")),
-    "onnxruntime": ("basic-pitch==0.4.0", "basic_pitch/saved_models/icassp_2022/nmp.onnx", ("--repeats", "1")),
+    "onnxruntime": ("basic-pitch==0.4.0", "basic_pitch/saved_models/icassp_2022/nmp.onnx", ("--dim", "unk__749=1", "--repeats", "1")),
 }
 """For each extra that brings a runtime: a package with a real model (installed without what it needs), the model in it, options."""
 
