@@ -185,7 +185,7 @@ def _feed(pipe: IO[bytes], given: bytes) -> None:
 
 
 def seconds_of(pid: int) -> float | None:
-    """Seconds that a process and all that came from it have computed; None where the system does not tell."""
+    """Seconds that a process and all that came from it have computed; None where the system does not tell, or it has ended."""
     parents: dict[int, list[int]] = {}
     seconds: dict[int, float] = {}
     ticks = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0
@@ -195,6 +195,8 @@ def seconds_of(pid: int) -> float | None:
         except OSError:  # it has ended
             continue
         one = int(entry.parent.name)
+        if one == pid and fields[0] == b"Z":
+            return None
         parents.setdefault(int(fields[1]), []).append(one)
         seconds[one] = sum(map(int, fields[11:15])) / ticks  # its own, and those of children that it waited for
     if pid not in seconds:
