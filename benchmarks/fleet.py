@@ -229,13 +229,15 @@ def main() -> int:
             say(f"{name}: {row['error']}")
     say("; ".join(faults) if faults else f"{len(ways)} ways, the same table of {len(listed)} models")
     if given.write and not faults:
-        write(lines, [*listed.values()], sys.argv[1:])
+        words = ["FOLDER", *(["--packages"] if given.packages else []), *(["--dask"] if given.dask else []), "--jobs", str(given.jobs)]
+        words += ["--largest", str(given.largest)] if chosen != found else []
+        write(lines, [*listed.values()], " ".join([*words, "--write"]))
     return 1 if faults else 0
 
 
-def write(lines: Sequence[str], rows: Sequence[dict[str, str]], arguments: Sequence[str]) -> None:
+def write(lines: Sequence[str], rows: Sequence[dict[str, str]], command: str) -> None:
     """The page: what was said, and a line for each frontend."""
-    text = ["# A survey broken off, shared out and resumed", "", f"Made by `python benchmarks/fleet.py {' '.join(['FOLDER', *arguments[1:]])}`.", ""]
+    text = ["# A survey broken off, shared out and resumed", "", f"Made by `python benchmarks/fleet.py {command}`.", ""]
     text += [f"- {line.replace('<', '&lt;')}" for line in lines]
     text += ["", "| frontend | models | need less | certified optimal | measured | bitwise identical | failed |", "|---|---:|---:|---:|---:|---:|---:|"]
     for frontend in sorted({row["frontend"] for row in rows}):
