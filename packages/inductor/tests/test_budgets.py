@@ -238,6 +238,32 @@ def test_sizes_that_change_keep_the_budget_of_the_user(torch: Any) -> None:
     assert peakmem_inductor.report()[0].state == "kept"
 
 
+def test_a_partitioner_of_the_users_is_left_alone(torch: Any) -> None:
+    from peakmem_inductor.partitions import SavedValues
+    from torch._inductor import config
+
+    def nothing(*_: Any) -> Any:
+        raise AssertionError("nothing is generated")
+
+    with config.patch(custom_partitioner_fn=SavedValues(())):
+        choice = budgets.choose(nothing, nothing, target=None, time_limit=1, pure=frozenset())
+    assert choice.budgets == () and "a custom_partitioner_fn of yours" in choice.reason
+
+
+def test_what_cannot_be_read_stays_at_budget_1(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not known then what another budget would compute again."""
+    from peakmem_inductor import partitions
+
+    def unreadable(*_: Any) -> Any:
+        raise ValueError("it is odd")
+
+    monkeypatch.setattr(partitions, "read_joint", unreadable)
+    torch.compile(branches(torch, 1), backend="peakmem", options={"memory": "least"})(torch.randn(4, 32))
+    (choice,) = peakmem_inductor.report().choices
+    assert [b.budget for b in choice.budgets] == [1.0]
+    assert choice.refused == ("other budgets are refused, the joint graph could not be read: it is odd",)
+
+
 def test_workspaces_are_probed(torch: Any) -> None:
     """Of a convolution, whose workspace the text does not tell."""
     nn = torch.nn
