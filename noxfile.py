@@ -13,7 +13,7 @@ from pathlib import Path
 
 import nox
 
-nox.needs_version = ">=2026.10.20"  # the first that runs sessions beside each other
+nox.needs_version = ">=2026.10.20"  # it runs sessions beside each other
 # The longest come first: a short one at the end leaves no core idle for long.
 nox.options.sessions = ["inductor", "onnx", "tflite", "core", "cli", "lint", "check"]
 nox.options.parallel = 2
