@@ -7,6 +7,7 @@ only ever grows, so a function is named by its place in it; see ``onnxruntime_c_
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,9 @@ _ELEMENTS = {
 }  # fmt: skip
 _BITS = {16: "uint16", 17: "uint8", 18: "uint8", 19: "uint8", 20: "uint8"}
 """Types that numpy has not by itself (bfloat16, those of eight bits), and what is read instead."""
+
+_WIDTHS = {16: 16, 17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4}
+"""Bits of an element of these types, and of those of four bits."""
 
 _OUTPUT = ctypes.c_size_t(-1).value
 
@@ -141,7 +145,8 @@ class Run:
                     raise RuntimeError(f"input {name!r} is of a type that is not fed through the C interface")
                 data, bytes_, dims, kind = array.ctypes.data, array.nbytes, fed.shape, _ELEMENTS[str(array.dtype)]
             else:  # a value of Python's interface
-                array, data, bytes_, dims, kind = fed, fed.data_ptr(), fed.tensor_size_in_bytes(), fed.shape(), fed.element_type()
+                array, data, dims, kind = fed, fed.data_ptr(), fed.shape(), fed.element_type()
+                bytes_ = -(-math.prod(dims) * _WIDTHS[kind] // 8)
             shape = (ctypes.c_int64 * max(1, len(dims)))(*dims)
             self._arrays.append((array, shape))
             value = pointer()
