@@ -9,6 +9,7 @@ from peakmem.api import load
 from peakmem.model import InputError, UsageError
 from peakmem_onnx import totals
 from peakmem_onnx.guesses import usual_size
+from peakmem_onnx.replaying import unavailable
 from peakmem_onnx.runtime import counting_library
 
 from .conftest import FLOAT, INT64, branches, model, needs_runtime, pypi_model, value, weight
@@ -85,6 +86,20 @@ def test_inputs_of_any_type(store, name):
     m = load(store(proto), frontend="onnx", ort_level="none")
     check = confirm(m.verify(m))
     assert check.varied is not False
+
+
+@pytest.mark.parametrize(("name", "deploy"), [("BFLOAT16", "python"), ("BFLOAT16", "replay"), ("FLOAT8E5M2", "python"), ("FLOAT8E5M2", "replay")])
+def test_outputs_of_types_that_numpy_has_not(store, name, deploy):
+    if deploy == "replay" and unavailable():
+        pytest.skip(f"no C interface here: {unavailable()}")
+    kind = getattr(TensorProto, name)
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["h"]), helper.make_node("Identity", ["h"], ["y"])]
+    proto = helper.make_model(
+        helper.make_graph(nodes, "g", [value("x", [3, 4], kind)], [value("y", [6, 2], kind)], [helper.make_tensor("shape", 7, [2], [6, 2])]),
+        opset_imports=[helper.make_opsetid("", 21)], ir_version=10,
+    )  # fmt: skip
+    m = load(store(proto), frontend="onnx", ort_level="none", deploy=deploy)
+    assert confirm(m.verify(m)).varied
 
 
 def test_what_is_open_is_told_with_options_to_begin_with(store):

@@ -7,6 +7,7 @@ only ever grows, so a function is named by its place in it; see ``onnxruntime_c_
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,14 @@ VERSION = 15
 LEVELS = {"none": 0, "basic": 1, "extended": 2, "all": 99}
 _ELEMENTS = {
     "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "bool": 9, "float16": 10,
-    "float64": 11, "uint32": 12, "uint64": 13, "complex64": 14, "complex128": 15, "bfloat16": 16,
+    "float64": 11, "uint32": 12, "uint64": 13, "complex64": 14, "complex128": 15,
 }  # fmt: skip
+_BITS = {16: "uint16", 17: "uint8", 18: "uint8", 19: "uint8", 20: "uint8"}
+"""Types that numpy has not by itself (bfloat16, those of eight bits), and what is read instead."""
+
+_WIDTHS = {16: 16, 17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4}
+"""Bits of an element of these types, and of those of four bits."""
+
 _OUTPUT = ctypes.c_size_t(-1).value
 
 
@@ -105,8 +112,8 @@ class Value:
         shape = (ctypes.c_int64 * max(1, rank.value))()
         self._interface.function("GetDimensions", [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t])(info, shape, rank.value)
         self._interface.release("ReleaseTensorTypeAndShapeInfo", info)
-        names = {number: name for name, number in _ELEMENTS.items()}
-        if names.get(kind.value, "bfloat16") == "bfloat16":
+        names = {**{number: name for name, number in _ELEMENTS.items()}, **_BITS}
+        if kind.value not in names:
             raise RuntimeError(f"outputs of element type {kind.value} are not read through the C interface")
         data = self._interface.made("GetTensorMutableData", self._pointer)
         array = np.empty(tuple(shape[: rank.value]), names[kind.value])
@@ -132,13 +139,18 @@ class Run:
         size, pointer = ctypes.c_size_t, ctypes.c_void_p
         create = api.function("CreateTensorWithDataAsOrtValue", [pointer, pointer, size, pointer, size, ctypes.c_int, pointer])
         for index, (name, fed) in enumerate(feeds.items()):
-            array = np.ascontiguousarray(fed) if isinstance(fed, np.ndarray) else np.empty(0, object)
-            if str(array.dtype) not in _ELEMENTS:
-                raise RuntimeError(f"input {name!r} is of a type that is not fed through the C interface")
-            shape = (ctypes.c_int64 * max(1, fed.ndim))(*fed.shape)
+            if isinstance(fed, np.ndarray):
+                array = np.ascontiguousarray(fed)
+                if str(array.dtype) not in _ELEMENTS:
+                    raise RuntimeError(f"input {name!r} is of a type that is not fed through the C interface")
+                data, bytes_, dims, kind = array.ctypes.data, array.nbytes, fed.shape, _ELEMENTS[str(array.dtype)]
+            else:  # a value of Python's interface
+                array, data, dims, kind = fed, fed.data_ptr(), fed.shape(), fed.element_type()
+                bytes_ = -(-math.prod(dims) * _WIDTHS[kind] // 8)
+            shape = (ctypes.c_int64 * max(1, len(dims)))(*dims)
             self._arrays.append((array, shape))
             value = pointer()
-            create(api.memory, array.ctypes.data, array.nbytes, shape, fed.ndim, _ELEMENTS[str(array.dtype)], ctypes.byref(value))
+            create(api.memory, data, bytes_, shape, len(dims), kind, ctypes.byref(value))
             self._inputs[index] = value.value
         wanted = list(names) if names is not None else session.outputs()
         self._wanted = len(wanted)

@@ -202,7 +202,7 @@ def contrast_of(feeds: Mapping[str, Any], fixed: Mapping[str, str], given: Seque
 
 def _is_real(dtype: Any) -> bool:
     """Whether an element type that numpy has not by itself is one of floating-point numbers."""
-    if dtype.kind != "V":
+    if dtype.isbuiltin != 2:
         return False
     import ml_dtypes
 
@@ -256,7 +256,7 @@ def _raw(array: Any) -> Any:
     """An array of an element type of numpy's own with the same bytes; of packed ones the first half of the bytes counts."""
     import numpy as np
 
-    if array.dtype.kind != "V":
+    if array.dtype.isbuiltin != 2:
         return array
     raw = np.ascontiguousarray(array).view(np.uint16 if array.dtype.itemsize == 2 else np.uint8).reshape(array.shape)
     if _by_number()[_number(array.dtype)]:
@@ -274,7 +274,7 @@ def write_feeds(sets: Sequence[Mapping[str, Any]], folder: Path) -> list[str]:
     for index, feeds in enumerate(sets):
         path = folder / f"feeds{index}.npz"
         arrays = {str(i): _raw(array) for i, array in enumerate(feeds.values())}
-        types = [_number(array.dtype) if array.dtype.kind == "V" else 0 for array in feeds.values()]
+        types = [_number(array.dtype) if array.dtype.isbuiltin == 2 else 0 for array in feeds.values()]
         np.savez(path, names=np.array(json.dumps(list(feeds))), types=np.array(types, np.int64), **arrays)
         paths.append(str(path))
     return paths
