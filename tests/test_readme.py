@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pkgutil
 import re
 import shlex
 import shutil
@@ -13,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 
+import peakmem
 import pytest
 from peakmem.frontends import OURS, discover, get_frontend
 from peakmem_cli.main import COMMANDS, main
@@ -192,3 +194,11 @@ def test_the_pictures_are_drawn_from_a_run(picture: str, kind: str, tmp_path: Pa
     command = [ROOT / "docs" / "make_picture.py", model, out, "--frontend", "tflite", "--figure", kind]
     subprocess.run([sys.executable, *map(str, command)], check=True, timeout=600)
     assert out.read_text() == (ROOT / "docs" / picture).read_text()
+
+def test_the_python_reference_is_complete_and_names_what_there_is() -> None:
+    page = (ROOT / "docs" / "reference" / "python.md").read_text("utf-8")
+    assert [name for name in peakmem.__all__ if not re.search(rf"\b{name}\b", page)] == []
+    for name in re.findall(r"^::: (\S+)$", page, re.MULTILINE):
+        found = pkgutil.resolve_name(name)
+        home = getattr(found, "__module__", None)
+        assert home is None or name == f"{home}.{found.__name__}", f"{name} is described where it is imported, not where it stands"

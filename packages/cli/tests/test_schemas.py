@@ -37,6 +37,19 @@ def test_schemas_are_schemas() -> None:
         jsonschema.Draft202012Validator.check_schema(schema)
 
 
+def test_schemas_say_what_every_object_and_list_holds() -> None:
+    def bare(part: Any, place: str) -> list[str]:
+        if isinstance(part, list):
+            return [found for k, inner in enumerate(part) for found in bare(inner, f"{place}/{k}")]
+        if not isinstance(part, dict):
+            return []
+        kinds = part.get("type", [])
+        untold = {"object", "array"} & {*([kinds] if isinstance(kinds, str) else kinds)} and not part.keys() & {"properties", "additionalProperties", "items"}
+        return [place] * bool(untold) + [found for key, inner in part.items() for found in bare(inner, f"{place}/{key}")]
+
+    assert [found for name, schema in SCHEMAS.items() for found in bare(schema, name) if not found.endswith("/additionalProperties")] == []
+
+
 def test_every_printed_document_has_a_schema() -> None:
     named: set[str] = set()
     for package in (peakmem, peakmem_cli):
@@ -80,6 +93,6 @@ def test_a_document_with_another_field_is_not_valid(peakmem: Call, program: Path
 
 def test_the_command_prints_them(peakmem: Call) -> None:
     assert set(peakmem("schema").out.split()) == SCHEMAS.keys()
-    assert json.loads(peakmem("schema", "peakmem.row/1").out) == json.loads(peakmem("schema", "row/1").out) == SCHEMAS["peakmem.row/1"]
+    assert json.loads(peakmem("schema", "peakmem.row/1").out) == json.loads(peakmem("schema", "row").out) == SCHEMAS["peakmem.row/1"]
     done = peakmem("schema", "peakmem.rows/1")
     assert (done.code, done.out) == (2, "") and "did you mean" in done.err

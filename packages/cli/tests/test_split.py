@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from .test_schemas import valid
+
 Call = Callable[..., Any]
 MODEL = Path(__file__).resolve().parents[4] / "shared" / "data" / "tflite" / "tflm_person_detect.tflite"
 
@@ -68,7 +70,7 @@ def test_a_real_model_in_bands(peakmem: Call, tmp_path: Path) -> None:
 def test_regions_by_hand_and_the_document(peakmem: Call, tmp_path: Path) -> None:
     done = peakmem("split", MODEL, "--region", "2..3", "--bands", "4", "--no-measure", "--json")
     document = done.document
-    assert document["schema"] == "peakmem.result/1"
+    assert valid(document) == "peakmem.result/1"
     assert document["split"]["regions"] == [
         {"statements": ["2:CONV_2D", "3:DEPTHWISE_CONV_2D"], "bands": 4, "axis": "rows", "halo": "computed"}
     ]
@@ -76,6 +78,7 @@ def test_regions_by_hand_and_the_document(peakmem: Call, tmp_path: Path) -> None
     assert document["optimal"]
     assert document["split"]["unsplit"]["optimal"]
     in_one_step = peakmem("optimize", MODEL, "--split", "2%", "--no-measure", "--json").document
+    assert valid(in_one_step) == "peakmem.result/1" and in_one_step["split"]["front"]
     assert in_one_step["runtime"]["predicted_bytes"] <= 36864
 
 

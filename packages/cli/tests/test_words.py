@@ -141,9 +141,9 @@ def test_progress_says_how_long_and_of_how_much(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(screen.time, "monotonic", lambda: next(clock))
     with Screen().progress(60.0) as tell:
         assert tell is not None
-        assert drawn[0].__rich__().plain == "working, 7 s of 60 s"
+        assert drawn[0].__rich__().plain == "7 s of 60 s: working"
         tell("searching \x1b[31m")
-        assert drawn[0].__rich__().plain == "searching \\x1b[31m, 61 s"
+        assert drawn[0].__rich__().plain == "61 s: searching \\x1b[31m"
 
 
 def test_prices_that_nobody_knows_are_not_nothing() -> None:

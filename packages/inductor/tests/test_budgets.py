@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from types import SimpleNamespace
 from typing import Any
@@ -65,7 +66,7 @@ def least() -> SimpleNamespace:
 
         patch.setattr(budgets, "BUDGETS", FEW)
         patch.setattr(budgets, "OWN", 1)
-        patch.setattr(budgets, "EVALUATIONS", 6000)
+        patch.setattr(budgets, "EVALUATIONS", 10_000)
         net = branches(torch)
         before = config.activation_memory_budget, inductor.custom_partitioner_fn
         seen, peaks = steps(torch, net, "peakmem", {"memory": "least"})
@@ -96,9 +97,10 @@ def test_a_set_of_our_own_beats_every_budget(torch: Any, least: SimpleNamespace)
     (choice,) = least.report.choices
     own = choice.chosen
     torchs = [b for b in choice.budgets if b.budget is not None]
-    assert own.budget is None and own.saved and choice.budgets == (*torchs, own)
+    assert own.budget is None and own.saved and set(choice.budgets) == {*torchs, own}
+    assert choice.looked > 0 and choice.reason == "" and choice.refused == ()
     assert own.after < min(b.after for b in torchs)
-    assert choice.generated == len(choice.budgets) == len(FEW) + 1 <= choice.looked
+    assert choice.generated == len(choice.budgets) == len(FEW) + 1
     assert own in choice.front and not any(own.less(b) and b in choice.front for b in torchs)
     first = str(choice).splitlines()[0]
     assert f"a set of {len(own.saved)} values that peakmem chose" in first
@@ -174,7 +176,7 @@ def test_the_joint_graph_bars_what_must_run_once(torch: Any) -> None:
 def test_a_target_takes_the_fewest_macs_and_no_more_than_it_must(torch: Any, least: SimpleNamespace) -> None:
     net = least.net
     (all_of_them,) = least.report.choices
-    most, best = all_of_them.budgets[0], all_of_them.chosen
+    most, best = all_of_them.budgets[0], min((b for b in all_of_them.budgets if b.budget is not None), key=lambda b: b.after)
     steps(torch, net, "peakmem", {"target_peak": most.resident + most.after}, 1)
     (choice,) = peakmem_inductor.report().choices
     assert (choice.chosen.budget, len(choice.budgets), choice.reason) == (1.0, 1, "")
@@ -188,6 +190,24 @@ def test_a_target_takes_the_fewest_macs_and_no_more_than_it_must(torch: Any, lea
         steps(torch, net, "peakmem", {"target_peak": "1KiB"}, 1)
     (choice,) = peakmem_inductor.report().choices
     assert choice.chosen.after == best.after
+
+
+def test_of_those_that_fit_the_fewest_macs_are_taken() -> None:
+    def row(budget: float | None, after: int, macs: int) -> budgets.Budget:
+        return budgets.Budget(budget, 100, after, after, after, macs, macs - 10)
+
+    one, half, own, worse = rows = row(1.0, 80, 10), row(0.5, 50, 20), row(None, 40, 15), row(0.2, 45, 30)
+    assert budgets.pick(rows, None) == own
+    assert budgets.pick(rows, 90) == one
+    assert budgets.pick(rows, 60) == own
+    assert budgets.pick(rows, 45) == own
+    assert budgets.pick(rows, 30) == own, "nothing fits, so the least"
+    assert budgets.pick((), 30) is None
+    assert budgets.Choice(None, rows).front == (one, own)
+    assert own.less(half) and not one.less(own) and not own.less(own)
+    text = str(budgets.Choice(None, (one, half, dataclasses.replace(own, chosen=True)), "", 3, 7))
+    assert text.splitlines()[0].endswith("a set of 0 values that peakmem chose, for 33.3 % more MACs; 3 pairs of programs were generated, 7 sets modelled on the joint graph")
+    assert worse not in budgets.Choice(None, rows).front
 
 
 def test_equal_partitions_are_generated_once(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,6 +236,32 @@ def test_sizes_that_change_keep_the_budget_of_the_user(torch: Any) -> None:
     (choice,) = peakmem_inductor.report().choices
     assert choice.budgets == ()
     assert peakmem_inductor.report()[0].state == "kept"
+
+
+def test_a_partitioner_of_the_users_is_left_alone(torch: Any) -> None:
+    from peakmem_inductor.partitions import SavedValues
+    from torch._inductor import config
+
+    def nothing(*_: Any) -> Any:
+        raise AssertionError("nothing is generated")
+
+    with config.patch(custom_partitioner_fn=SavedValues(())):
+        choice = budgets.choose(nothing, nothing, target=None, time_limit=1, pure=frozenset())
+    assert choice.budgets == () and "a custom_partitioner_fn of yours" in choice.reason
+
+
+def test_what_cannot_be_read_stays_at_budget_1(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not known then what another budget would compute again."""
+    from peakmem_inductor import partitions
+
+    def unreadable(*_: Any) -> Any:
+        raise ValueError("it is odd")
+
+    monkeypatch.setattr(partitions, "read_joint", unreadable)
+    torch.compile(branches(torch, 1), backend="peakmem", options={"memory": "least"})(torch.randn(4, 32))
+    (choice,) = peakmem_inductor.report().choices
+    assert [b.budget for b in choice.budgets] == [1.0]
+    assert choice.refused == ("other budgets are refused, the joint graph could not be read: it is odd",)
 
 
 def test_workspaces_are_probed(torch: Any) -> None:

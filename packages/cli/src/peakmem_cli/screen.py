@@ -141,7 +141,8 @@ class Screen:
             """Drawn anew several times a second, so the seconds pass while nothing is said."""
 
             def __rich__(self) -> Text:
-                return Text(f"{said}, {pace(time.monotonic() - started, limit)}", no_wrap=True, overflow="ellipsis")
+                # The time first: what is said may be longer than the line.
+                return Text(f"{pace(time.monotonic() - started, limit)}: {said}", no_wrap=True, overflow="ellipsis")
 
         def tell(sentence: str) -> None:
             nonlocal said

@@ -244,9 +244,7 @@ class _Search:
         patches: dict[str, Any] = {"force_non_lazy_backward_lowering": True, "enable_autograd_cache": False}
         if budget is not None:
             patches["activation_memory_budget"] = budget
-        inductor: dict[str, Any] = {"fx_graph_cache": False, "fx_graph_remote_cache": False}
-        if config.custom_partitioner_fn is None:  # a partitioner of the user's is left to do what it does
-            inductor["custom_partitioner_fn"] = Choosing(chooser)
+        inductor = {"fx_graph_cache": False, "fx_graph_remote_cache": False, "custom_partitioner_fn": Choosing(chooser)}
         try:
             with functorch.patch(patches), config.patch(inductor), no_kernels():
                 self.compile_with(inner)
@@ -280,16 +278,17 @@ class _Search:
         if not self.digest:
             self.digest = digest
             try:
-                self.joint = read_joint(graph, info, results, self.pure)
-            except ValueError as error:
-                log.info("the joint graph is not searched: %s", error)
+                joint = read_joint(graph, info, results, self.pure)
+                names = {v.name: i for i, v in enumerate(joint.values)}
+                self.torchs = {b: joint.split({names[n.name] for n in torchs(b)}).saved for b in BUDGETS}
+                self.joint = joint
+            except Exception as error:
+                self.refused.append(f"other budgets are refused, the joint graph could not be read: {error}")
+                log.info("the joint graph could not be read: %s: %s", type(error).__name__, error)
+                log.debug("the joint graph", exc_info=True)
         if self.joint is None or digest != self.digest:
             return None
-        names = {v.name: i for i, v in enumerate(self.joint.values)}
-        if not self.torchs:
-            for b in BUDGETS:
-                self.torchs[b] = self.joint.split({names[n.name] for n in torchs(b)}).saved
-        return names
+        return {v.name: i for i, v in enumerate(self.joint.values)}
 
     def improve(self, limit: int | None) -> None:
         """Generate sets of our own that the model of the joint graph says are better; ``limit`` is what the step may need."""
@@ -370,11 +369,15 @@ def choose(
     generated once. A set of torch's is refused where the backward would draw random numbers again or call an operator again
     that may have hidden effects: torch does that at low budgets, and the gradients are then wrong.
     """
+    from torch._inductor import config
+
     from peakmem_inductor.effects import operator_effects
 
     def effects(name: str) -> Effects:
         return operator_effects(name, pure=pure)
 
+    if config.custom_partitioner_fn is not None:
+        return Choice(target, (), "a custom_partitioner_fn of yours chooses what is saved")
     search = _Search(compile_with, watch, effects, time_limit, pure)
 
     def limit() -> int | None:
@@ -382,6 +385,8 @@ def choose(
 
     for budget in BUDGETS:
         made = search.generate(budget)
+        if search.joint is None:
+            break  # what another budget would compute again is not known
         if made is not None and target is not None and made.resident + made.after <= target:
             break
     if not search.found:

@@ -9,7 +9,7 @@ import typer
 
 def command(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="What a document names as its schema, as peakmem.result/1.")
+        str | None, typer.Argument(metavar="[NAME]", help="What a document names as its schema, as peakmem.result/1; or result.")
     ] = None,
 ) -> int:
     """Print the JSON Schema of a document that peakmem prints; their names without one."""
@@ -22,7 +22,8 @@ def command(
     if name is None:
         print("\n".join(sorted(known)))
         return 0
-    file = known.get(name if name.startswith("peakmem.") else f"peakmem.{name}")
+    whole = name if name.startswith("peakmem.") else f"peakmem.{name}"
+    file = known.get(whole) or known.get(f"{whole}/1")
     if file is None:
         raise UsageError(f"no document is called {name!r}{did_you_mean(name, known)} (peakmem schema lists them)")
     print(file.read_text("utf-8"), end="")

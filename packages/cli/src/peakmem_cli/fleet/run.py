@@ -145,6 +145,8 @@ def run_all(
         if tell is not None:
             tell(f"{done} of {len(tasks)} models")
 
+    if tell is not None:
+        tell(f"0 of {len(tasks)} models")
     try:
         if backend is None:
             _threads(tasks, jobs, one)
