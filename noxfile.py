@@ -170,6 +170,7 @@ def inductor(session: nox.Session) -> None:
     """The Inductor frontend with PyTorch, and the contract."""
     need(session, "inductor")
     install(session, (*CORE, "inductor[torch]", "cli", "tape"), TORCH, *TESTING)
+    session.env["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # a pool would import torch once for each of its processes
     test(session, "--beside=inductor", "--beside=cuda-snapshot", "packages/inductor/tests", *CONTRACT)
 
 
@@ -178,6 +179,7 @@ def inductor_cuda(session: nox.Session) -> None:
     """The Inductor frontend with the newest torch of its range, and the replay of the caching allocator beside the real one."""
     need(session, "inductor")
     install(session, (*CORE, "inductor", "cli", "tape"), TORCH_CUDA, "setuptools", *TESTING)
+    session.env["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     test(session, "--beside=inductor", "--beside=cuda-snapshot", "packages/inductor/tests", *CONTRACT)
 
 
