@@ -38,7 +38,7 @@ BUDGETS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)
 OWN = 6
 """The most sets of our own that are generated."""
 
-EVALUATIONS = 60_000
+EVALUATIONS = 30_000
 """What one descent on the joint graph may take: sets times the nodes of the graph; 20 sets at least."""
 
 

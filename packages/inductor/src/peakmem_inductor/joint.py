@@ -15,7 +15,7 @@ from typing import Literal
 from peakmem.model import Buffer, Program, Statement
 from peakmem.ordering import order_program
 
-EFFORT = 2000
+EFFORT = 50_000
 """For ordering one modelled program, in the units of `peakmem.ordering.order_program`: the same answer everywhere."""
 
 SIDEWAYS = 2
