@@ -21,6 +21,7 @@ from peakmem_onnx.parts import part_of
 from peakmem_onnx.planned import planned_regions, recorded_regions
 from peakmem_onnx.replaying import Places, job, recorded
 from peakmem_onnx.rewrite import permute
+from peakmem_onnx.runtime import counting_library
 from peakmem_onnx.ways import ARENA, NATIVE, PORTABLE, RECIPE, REPLAY, Way
 
 
@@ -230,15 +231,16 @@ class Artifact:
         """Regions of the planned arena that this file is written for."""
         return self.planned_regions()
 
-    def planned_regions(self, facts: Facts | None = None) -> tuple[int, ...]:
+    def planned_regions(self) -> tuple[int, ...]:
         """Bytes of the regions of a planned arena in which runs of this file need no others; mostly there is one.
 
-        Replayed; where there are bodies, recorded. ``facts`` are those that know of requests, by default the file's own.
+        From the requests of runs that were recorded: which kernel asks for its workspace before its output no rule says. Replayed from
+        facts where nothing can be counted.
         """
-        if self.has_bodies:
+        if self.has_bodies or counting_library() is not None:
             session = {"threads": self.origin.threads, "external": self.origin.external, "limit": self.origin.limit, "arena": True}
             return recorded_regions(self._serialized(self._numbered_proto()), self.origin.feeds, {**session, **self.way.session})
-        return planned_regions(self.graph, facts or self.facts, self.executed(self.graph), reuse=self.way.reuse)
+        return planned_regions(self.graph, self.facts, self.executed(self.graph), reuse=self.way.reuse)
 
     @cached_property
     def weight_bytes(self) -> int:

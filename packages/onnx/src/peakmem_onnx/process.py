@@ -19,7 +19,6 @@ from peakmem.model import RuntimeFailed, UsageError
 from peakmem.system.sizes import short
 
 from peakmem_onnx.artifact import Artifact
-from peakmem_onnx.facts import collect_shapes
 from peakmem_onnx.feeds import shape_texts, write_feeds
 from peakmem_onnx.held import account
 from peakmem_onnx.held import sentences as sentences_of
@@ -149,7 +148,7 @@ def configurations(model: Artifact, other: Artifact | None, folder: Path) -> lis
         new = folder / "new.onnx"
         new.write_bytes(other.serialized())
         found.append(deployed(other, NEW, new))
-        if size := _region(other, new, folder):
+        if size := _region(other):
             job = {**shared, "level": "none", **ARENA.session, "chunk": size}
             found.append(Configuration(PLANNED, f"{ARENA.name}, its first region {size} bytes", new, job))
     return found
@@ -161,14 +160,11 @@ def deployed(model: Artifact, name: str, path: Path) -> Configuration:
     return Configuration(name, model.way.name, path, job)
 
 
-def _region(other: Artifact, path: Path, folder: Path) -> int:
+def _region(other: Artifact) -> int:
     """Bytes of the first region of the arena in which a file whose deployment is not settled may run as well; 0 where it may not."""
     if other.way is not RECIPE or other.origin.recipe.get("deploy") != "auto" or (other.has_bodies and counting_library() is None):
         return 0
-    origin = other.origin
-    session = {"threads": origin.threads, "external": origin.external, "limit": origin.limit}
-    facts = None if other.has_bodies else collect_shapes(other.proto, other.graph, origin.feeds, session=session, folder=folder, path=path, arena=True)
-    size = other.planned_regions(facts)[0]
+    size = other.planned_regions()[0]
     return size if size < LARGEST_REGION else 0
 
 
