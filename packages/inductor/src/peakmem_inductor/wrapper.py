@@ -359,6 +359,12 @@ class _Reader:
 
     def call(self, node: ast.Assign, name: str, value: ast.Call) -> Form | None:
         callee = dotted(value.func)
+        if callee == "int" and len(value.args) == 1 and not value.keywords:  # which branch of a conditional runs
+            inner = value.args[0]
+            if isinstance(inner, ast.Call):
+                form = self.call(node, name, inner)
+                return form if form is not None and form.kind == "measure" else None
+            return self.make("measure", node, value, defines=(name,)) if self.numeric(inner) else None
         if ALLOCATION.match(callee):
             device = callee.removeprefix("empty_strided").removeprefix("_") or "cpu"
             for k in value.keywords:
