@@ -218,7 +218,8 @@ class Artifact:
         if self.way.planned:
             order = self.executed(self.graph)
             each = [planned_regions(self.graph, replace(one, others=()), order, reuse=self.way.reuse) for one in self.facts.shapes]
-            return [sum(regions) for regions in each]
+            # What does for all shapes does for one; it is recorded, and a rule for one shape may find more.
+            return [min(sum(regions), self.predicted_bytes) for regions in each]
         return [self.bytes_under(self.way, self.executed, one) for one in self.facts.shapes]
 
     @property
