@@ -48,7 +48,7 @@ ONNX_MODELS = ("silero-vad==6.2.3", "basic-pitch==0.4.0", "magika==1.0.3", "rapi
 ONNX_RUNTIMES = ("1.21.0", "1.26.0", "newest")
 """The oldest release that the ONNX frontend takes, one between, and the newest that pip finds."""
 
-BY_RELEASE = tuple(f"packages/onnx/tests/test_{name}.py" for name in ("orders", "models", "structure", "arena", "split", "splitcheck"))
+BY_RELEASE = tuple(f"packages/onnx/tests/test_{name}.py" for name in ("orders", "models", "structure", "arena", "native", "feeds", "split", "splitcheck"))
 """Tests of the ONNX frontend whose outcome hangs on the release of ONNX Runtime."""
 
 
