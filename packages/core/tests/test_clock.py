@@ -1,6 +1,6 @@
 """The clock of limits: it passes with computing and with waiting for others, and stands still without a processor."""
 
-import multiprocessing
+import json
 import os
 import threading
 import time
@@ -27,17 +27,18 @@ def passed(seconds: float) -> float:
     return clock.now() - begin
 
 
-def pinned(result: "multiprocessing.Queue[tuple[float, float, float]]") -> None:
+def pinned(writer: int) -> None:
     """One processor for two threads of work: what both clocks say of half a second of computing, and the pace."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     busy = os.fork()
     if not busy:
+        os.close(writer)  # whoever reads shall not wait for this one
         spin(60.0)
         os._exit(0)
     try:
         clock.wall(1.0)
         wall, own = time.monotonic(), passed(0.5)
-        result.put((time.monotonic() - wall, own, clock.wall(1.0)))
+        os.write(writer, json.dumps([time.monotonic() - wall, own, clock.wall(1.0)]).encode())
     finally:
         os.kill(busy, 9)
         os.waitpid(busy, 0)
@@ -45,12 +46,17 @@ def pinned(result: "multiprocessing.Queue[tuple[float, float, float]]") -> None:
 
 @LINUX
 def test_waiting_for_a_processor_is_not_counted() -> None:
-    context = multiprocessing.get_context("spawn")
-    result: multiprocessing.Queue[tuple[float, float, float]] = context.Queue()
-    process = context.Process(target=pinned, args=(result,))
-    process.start()
-    wall, own, stretched = result.get()
-    process.join()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            pinned(writer)
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as told:
+        wall, own, stretched = json.loads(told.read())
+    os.waitpid(child, 0)
     assert own >= 0.5  # it computed so long
     assert own < wall  # two on one processor: one of them waits
     assert 1.0 < stretched <= clock.LONGEST
