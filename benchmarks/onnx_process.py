@@ -87,7 +87,7 @@ def main() -> int:
     arguments = parser(__doc__)
     arguments.add_argument("--write", action="store_true", help="write docs/tables/onnx-process.md")
     arguments.add_argument("--models", default=",".join(FILES), metavar="A,B", help="which models (%(default)s)")
-    arguments.add_argument("--repeats", type=int, default=5, metavar="N", help="processes of each kind (%(default)s)")
+    arguments.add_argument("--repeats", type=int, default=11, metavar="N", help="processes of each kind (%(default)s)")
     arguments.add_argument("--time-limit", type=float, default=20.0, metavar="SECONDS", help="for each order (%(default)s)")
     given = arguments.parse_args()
     if library_of_the_wheel() is None:
