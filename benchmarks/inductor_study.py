@@ -78,6 +78,7 @@ def configurations() -> list[dict[str, Any]]:
     add(small, True)
     add(["deeplabv3_resnet50_256", "deeplabv3_resnet101_128"], False)
     add(["deeplabv3_mobilenetv3_64"], True)
+    add(["hf_bert", "hf_albert"], False, dynamic=True)
     return rows
 
 

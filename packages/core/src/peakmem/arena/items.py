@@ -68,6 +68,8 @@ def liveness_peak(items: Sequence[Item], may_share: Sequence[tuple[int, int]] = 
         items differ unless they are a pair, so each item shares with one other at most: what a step saves is a matching
         of largest weight.
 
+    Examples
+    --------
     >>> liveness_peak([Item("a", 16, 0, 1), Item("b", 32, 1, 2)])
     48
     >>> liveness_peak([Item("a", 16, 0, 1), Item("b", 32, 1, 2)], [(0, 1)])
