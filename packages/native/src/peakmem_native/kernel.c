@@ -1379,7 +1379,6 @@ API int32_t peakmem_trap_price(Trap *x, int32_t v, const uint8_t *within, const 
     x->enough = enough;
     x->absorption = absorption;
     x->cuts = x->spent = 0;
-    state_settle(&x->walker);
     int what = trap_price(x, v, within, members, count);
     trap_tell(x, what, told);
     return what;
