@@ -42,22 +42,46 @@ MIB = 1 << 20
 # -- one process: one net ------------------------------------------------------------------------------------
 
 
-def state_at_entry() -> tuple[Any, ...]:
-    """The caching allocator's segments as a replay takes them."""
-    import torch
-    from peakmem_inductor.cuda.caching import BlockState, SegmentState
+class Segments:
+    """The caching allocator's segments as a replay takes them.
 
-    found = []
-    for segment in torch.cuda.memory_snapshot():
-        blocks = tuple(
-            BlockState(
-                b["size"], b["requested_size"] if b["state"] == "active_allocated" else 0, b["state"] == "active_allocated",
-                b["state"] == "active_pending_free",
-            )
-            for b in segment["blocks"]
-        )  # fmt: skip
-        found.append(SegmentState(segment["address"], 0, segment["segment_type"] == "small", blocks))
-    return tuple(found)
+    Which of two equally large free blocks serves is up to which of their segments was taken first. A snapshot does not say it; its
+    history does, which is kept from the start of the process.
+    """
+
+    def __init__(self) -> None:
+        self.taken: dict[int, int] = {}
+        self.count = 0
+        self.begin()
+
+    def begin(self) -> None:
+        import torch
+
+        torch.cuda.memory._record_memory_history(context=None, stacks="python", clear_history=True)
+
+    def state(self) -> tuple[Any, ...]:
+        import torch
+        from peakmem_inductor.cuda.caching import BlockState, SegmentState
+
+        device = torch.cuda.current_device()
+        snapshot = torch.cuda.memory._snapshot(device)
+        self.begin()
+        for entry in snapshot["device_traces"][device]:
+            if entry["action"] == "segment_alloc":
+                self.count += 1
+                self.taken[entry["addr"]] = self.count
+        found = []
+        for segment in snapshot["segments"]:
+            blocks = tuple(
+                BlockState(
+                    b["size"], b["requested_size"] if b["state"] == "active_allocated" else 0, b["state"] == "active_allocated",
+                    b["state"] == "active_pending_free",
+                )
+                for b in segment["blocks"]
+            )  # fmt: skip
+            address = segment["address"]
+            found.append(SegmentState(address, 0, segment["segment_type"] == "small", blocks, order=self.taken[address]))
+        return tuple(found)
 
 
 def pollute(seed: int) -> list[Any]:
@@ -82,6 +106,7 @@ class Study:
         self.rows: list[dict[str, Any]] = []
         self.time_limit = time_limit
         self.computes = False
+        self.segments = Segments()
 
     def backend(self, gm: Any, example_inputs: Any) -> Any:
         return compile_each(self.graph, gm, example_inputs)
@@ -145,7 +170,7 @@ class Study:
         others = pollute(history) if history else []
         trace = trace_of(wrapper, profile)
         addresses = {n: a.untyped_storage().data_ptr() for n, a in zip(wrapper.inputs, args) if isinstance(a, torch.Tensor)}
-        allocator = CachingAllocator(state=state_at_entry())
+        allocator = CachingAllocator(state=self.segments.state())
         torch.cuda.reset_peak_memory_stats()
         entry = figures("current")
         del_args = list(args)

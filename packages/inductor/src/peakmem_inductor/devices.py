@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Protocol
 
 from peakmem_inductor.allocator import counting
@@ -25,41 +25,96 @@ class Counting(Protocol):
     def mark(self, outside: int = 0) -> tuple[int, int, list[tuple[int, int]]]:
         """See `peakmem_inductor.allocator.Counter.mark`."""
 
+    def intervals(self) -> list[list[tuple[int, int]]]:
+        """The requests up to each mark, as `mark` returns them, where they are known only afterwards; else nothing."""
+
 
 class CudaCounter:
-    """Requested bytes of one CUDA device, above the start; argument blocks that go are seen there, too."""
+    """Requested bytes of one CUDA device, above the start; argument blocks that go are seen there, too.
+
+    The requests themselves are those of the allocator's history, if it is on; what came between two marks is told by how many there had
+    been at each.
+    """
 
     def __init__(self, index: int) -> None:
         self._index = index
-        self._start = self._figures()[0]
+        self._start, _, self._first = self._figures()
+        self._counts: list[int] = []
         self.peak = 0
         """Highest so far, above the start, in bytes."""
 
-    def _figures(self) -> tuple[int, int]:
+    def _figures(self) -> tuple[int, int, int]:
         import torch
 
-        found = torch._C._cuda_memoryStats(self._index)["requested_bytes"]["all"]
+        stats = torch._C._cuda_memoryStats(self._index)
         torch._C._cuda_resetPeakMemoryStats(self._index)
-        return int(found["current"]), int(found["peak"])
+        found, blocks = stats["requested_bytes"]["all"], stats["allocation"]["all"]
+        return int(found["current"]), int(found["peak"]), int(blocks["allocated"]) + int(blocks["freed"])
 
     def mark(self, outside: int = 0) -> tuple[int, int, list[tuple[int, int]]]:
         """Peak since the last mark and current bytes above the start."""
-        now, high = self._figures()
+        now, high, count = self._figures()
+        self._counts.append(count - self._first)
         self.peak = max(self.peak, high - self._start)
         return high - self._start, now - self._start, []
 
+    def intervals(self) -> list[list[tuple[int, int]]]:
+        """The requests up to each mark; nothing if the history lacks some of them."""
+        import torch
+
+        if not self._counts or not _keeps_history():
+            return []
+        traces = torch.cuda.memory._snapshot(self._index)["device_traces"]
+        rows = [
+            (int(e["addr"]), int(e["size"]) if e["action"] == "alloc" else -int(e["size"]))
+            for e in traces[self._index]
+            if e["action"] in ("alloc", "free_completed")
+        ]
+        since = self._figures()[2] - self._first
+        if len(rows) < since:
+            return []
+        rows = rows[len(rows) - since :]
+        return [rows[start:end] for start, end in zip([0, *self._counts], self._counts)]
+
+
+def _keeps_history() -> bool:
+    import torch
+
+    try:
+        return bool(torch._C._cuda_isHistoryEnabled())
+    except RuntimeError:  # an allocator that is not torch's own
+        return False
+
 
 @contextmanager
-def counting_on(device: str, *, poison: bool = False) -> Iterator[Counting]:
+def _history(device: str) -> Iterator[None]:
+    """The history of CUDA's allocator, which may be the user's own; not every allocator has one."""
+    import torch
+
+    record = torch.cuda.memory._record_memory_history
+    begun = False
+    if not _keeps_history():
+        with suppress(RuntimeError):
+            record(context=None, stacks="python", device=device)
+            begun = True
+    try:
+        yield
+    finally:
+        if begun:
+            record(enabled=None, device=device)
+
+
+@contextmanager
+def counting_on(device: str, *, poison: bool = False, requests: bool = False) -> Iterator[Counting]:
     """Count what the allocator of a device (``cpu``, ``cuda:0``) is asked for; on CUDA that device is the current one meanwhile,
-    and nothing is filled."""
+    nothing is filled, and single requests are known if ``requests`` says so."""
     if device == "cpu":
         with counting(poison=poison) as counter:
             yield counter
         return
     import torch
 
-    with torch.cuda.device(device):
+    with torch.cuda.device(device), _history(device) if requests else nullcontext():
         counter_on_cuda = CudaCounter(torch.device(device).index)
         yield counter_on_cuda
         counter_on_cuda.mark()

@@ -93,7 +93,7 @@ class _Emitter:
         self.suffix = _suffixes(self.buffer_of, _words(graph.wrapper.source))
         # What the profile lacks: layouts of new names, and what is recorded by the text of a statement.
         self.layouts: dict[str, Layout] = {}
-        self.texts: dict[str, str] = {}
+        self.texts: dict[str, tuple[str, Mapping[str, str]]] = {}
 
     def run(self) -> Emitted:
         dying = self.last_touches()
@@ -118,13 +118,20 @@ class _Emitter:
             return old
 
         def again(table: Mapping[str, int]) -> dict[str, int]:
-            return {**table, **{new: table[text] for new, text in self.texts.items() if text in table}}
+            return {**table, **{new: table[text] for new, (text, _) in self.texts.items() if text in table}}
+
+        requests = {
+            new: tuple((names.get(n, n), change) for n, change in old.requests[text])
+            for new, (text, names) in self.texts.items()
+            if text in old.requests
+        }
 
         return replace(
             old,
             names={**old.names, **self.layouts},
             workspaces=again(old.workspaces),
             residues=again(old.residues),
+            requests={**old.requests, **requests},
         )
 
     def last_touches(self) -> list[list[int]]:
@@ -153,7 +160,7 @@ class _Emitter:
                 self.bind(name, where)
             changed = rename(text, names)
             if changed != text:
-                self.texts[changed] = text
+                self.texts[changed] = (text, names)
             self.rows.append(changed)
         self.bound.update(names.get(n, n) for n in step.defines)
         gone = [names.get(n, n) for n in step.scratch]

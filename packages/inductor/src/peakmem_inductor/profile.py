@@ -109,6 +109,9 @@ class Profile:
         Statement text -> bytes used inside it beyond what was resident before it and what it returned.
     residues : mapping of str to int
         Statement text -> bytes that its result held beyond the elements that were given names.
+    requests : mapping of str to tuple of (str, int)
+        Statement text -> what its call asked a CUDA device's allocator for, in order, in bytes that are negative when they go; results
+        by name, all else as ``+0``, ``+1``. Of calls with several requests, where they are known.
     operators : mapping of str to Effects
     measured_peak : int or None
         Bytes above entry, as measured for the wrapper as it is.
@@ -129,6 +132,7 @@ class Profile:
     symbols: Mapping[str, int] = field(default_factory=dict)
     workspaces: Mapping[str, int] = field(default_factory=dict)
     residues: Mapping[str, int] = field(default_factory=dict)
+    requests: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
     operators: Mapping[str, Effects] = field(default_factory=dict)
     measured_peak: int | None = None
     numbers: Mapping[str, str] = field(default_factory=dict)
@@ -167,6 +171,7 @@ class Profile:
             "opaque": {name: list(shape) for name, shape in self.opaque.items()},
             "notes": list(self.notes),
             **({"device": self.device} if self.device != "cpu" else {}),
+            **({"requests": {text: [list(row) for row in rows] for text, rows in self.requests.items()}} if self.requests else {}),
         }
 
     def to_bytes(self) -> bytes:
@@ -191,6 +196,7 @@ class Profile:
                 symbols={str(k): int(v) for k, v in document["symbols"].items()},
                 workspaces={str(k): _natural(v) for k, v in document["workspaces"].items()},
                 residues={str(k): _natural(v) for k, v in document.get("residues", {}).items()},
+                requests={str(k): tuple((str(name), int(change)) for name, change in v) for k, v in document.get("requests", {}).items()},
                 operators={str(k): Effects.from_json(v) for k, v in document["operators"].items()},
                 measured_peak=None if measured is None else int(measured),
                 numbers={str(k): str(v) for k, v in document.get("numbers", {}).items()},

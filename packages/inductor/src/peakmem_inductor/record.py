@@ -65,6 +65,7 @@ class Recorder:
     residues: dict[str, int] = field(default_factory=dict)
     others: set[str] = field(default_factory=set)
     opaque: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    requests: dict[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._weak: dict[str, tuple[Any, int]] = {}
@@ -74,6 +75,9 @@ class Recorder:
         self._now = 0
         self._calls: dict[str, tuple[int, int, int]] = {}  # text -> bytes before, at its peak, after it
         self._born: dict[str, int] = {}
+        self._marks = 0
+        self._interval: dict[str, int] = {}  # text -> which of the counter's intervals is its call
+        self._places: dict[str, dict[int, str]] = {}  # text -> address -> the fresh result that lies there
         self._running = False
 
     def enter(self, args: Sequence[Any]) -> None:
@@ -124,6 +128,7 @@ class Recorder:
         self.counter = counter
         self._running = True
         counter.mark()
+        self._marks = 1
 
     def mark(self, text: str | None = None, gone: Sequence[str] | None = ()) -> None:
         """After a statement: ``text`` names a call whose workspace is wanted; ``gone`` are the names it deleted (None:
@@ -138,6 +143,7 @@ class Recorder:
                 del self._weak[name]
         before = self._now
         high, self._now, events = self.counter.mark(outside)
+        self._marks += 1
         for pointer, size in events:
             if size >= 0:
                 self._unclaimed.add(pointer)
@@ -146,6 +152,8 @@ class Recorder:
         if text is not None:
             self._calls[text] = (before, high, self._now)
             self._born[text] = 0
+            self._interval[text] = self._marks - 1
+            self._places[text] = {}
             self.workspaces[text] = max(self.workspaces.get(text, 0), high - before, 0)
             self.residues[text] = max(0, self._now - before)
 
@@ -178,6 +186,8 @@ class Recorder:
         fresh = self._bind(name, value, storage)
         if text in self._calls and fresh:
             self._born[text] += self.names[name].bytes
+            if self.names[name].bytes:
+                self._places[text][int(storage.data_ptr())] = name
             before, high, after = self._calls[text]
             self.workspaces[text] = max(0, high - before - self._born[text])
             self.residues[text] = max(0, after - before - self._born[text])
@@ -185,6 +195,45 @@ class Recorder:
     def leave(self) -> None:
         """After everything but the results was deleted."""
         self.mark(gone=None)
+        assert self.counter is not None
+        intervals = self.counter.intervals()
+        for text, number in self._interval.items() if intervals else ():
+            rows = named_requests(intervals[number], self._places[text])
+            if rows is not None and len(rows) > 1:
+                self.requests[text] = rows
+
+
+def named_requests(events: Sequence[tuple[int, int]], places: Mapping[int, str]) -> tuple[tuple[str, int], ...] | None:
+    """The requests of one call by name: those left at an address of ``places`` are that result, the others are ``+0``, ``+1``.
+
+    None if something went that had been there before, or a result did not come: then the call is not what it seems.
+
+    >>> named_requests([(16, 100), (32, 8), (32, -8), (32, 40)], {16: "buf1", 32: "buf2"})
+    (('buf1', 100), ('+0', 8), ('+0', -8), ('buf2', 40))
+    """
+    live: dict[int, int] = {}
+    gone: dict[int, int] = {}
+    for i, (address, size) in enumerate(events):
+        if size >= 0:
+            live[address] = i
+        elif address in live:
+            gone[i] = live.pop(address)
+        else:
+            return None
+    if not places.keys() <= live.keys():
+        return None
+    named = {live[address]: name for address, name in places.items()}
+    names: dict[int, str] = {}
+    others = 0
+    rows = []
+    for i, (_, size) in enumerate(events):
+        if i in gone:
+            rows.append((names[gone[i]], size))
+            continue
+        names[i] = named.get(i) or f"+{others}"
+        others += i not in named
+        rows.append((names[i], size))
+    return tuple(rows)
 
 
 class Guarded:
@@ -347,7 +396,7 @@ def record_profile(
         operators = {name: effects(name) for name in wrapper.operators}
     except Exception as error:
         raise NotRecorded(f"recording could not begin ({type(error).__name__}: {error})") from error
-    with counting_on(device) as counter:
+    with counting_on(device, requests=True) as counter:
         recorder.start(counter)
         result = run(args)
         peak = counter.peak
@@ -367,6 +416,7 @@ def record_profile(
         symbols=recorder.symbols,
         workspaces=recorder.workspaces,
         residues={k: v for k, v in recorder.residues.items() if v},
+        requests=recorder.requests,
         operators=operators,
         measured_peak=peak,
         numbers=recorder.numbers,

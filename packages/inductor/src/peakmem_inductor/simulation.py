@@ -23,12 +23,13 @@ def simulate(wrapper: Wrapper, profile: Profile) -> int:
 def requests(wrapper: Wrapper, profile: Profile) -> Iterator[tuple[str, int]]:
     """What a wrapper asks its allocator for, exactly as it stands: storages and their bytes, negative when they go.
 
-    Names refer to storages, a storage goes when its last name goes. A workspace comes after the results of its call, named
-    ``workspace``, and goes at once.
+    Names refer to storages, a storage goes when its last name goes. Where the profile knows what a call asks for one by one, that
+    stands here; else its workspace comes after its results, named ``workspace``, and goes at once.
     """
     where: dict[str, str] = {}
     home: dict[str, str] = {}  # like `where`, of names that are gone too: an alias is recorded by its storage's first name
     size: dict[str, int] = {}
+    parts: dict[str, list[tuple[str, int]]] = {}  # of what a call returned and nobody named
     freed = set(profile.freed)
     for name in wrapper.inputs:
         layout = profile.names.get(name)
@@ -52,6 +53,7 @@ def requests(wrapper: Wrapper, profile: Profile) -> Iterator[tuple[str, int]]:
             made = []
             for name in form.defines:
                 made += _leaves(name, elements) if name in elements else [name]
+            fresh = []
             for name in made:
                 made_layout = profile.names.get(name)
                 if made_layout is None:
@@ -59,22 +61,34 @@ def requests(wrapper: Wrapper, profile: Profile) -> Iterator[tuple[str, int]]:
                 where[name] = home[name] = home.get(made_layout.storage, name) if made_layout.storage != name else name
                 if made_layout.storage == name:
                     size[name] = made_layout.bytes
-                    yield name, made_layout.bytes
-            workspace = profile.workspaces.get(form.text, 0)
-            if workspace:
-                yield "workspace", workspace
-                yield "workspace", -workspace
-            residue = profile.residues.get(form.text, 0)
-            if residue and form.defines and (form.defines[0] in elements or form.defines[0] not in profile.names):
-                container = form.defines[0]
-                where[container], size[container] = container, residue
-                yield container, residue
+                    fresh.append((name, made_layout.bytes))
+            container = form.defines[0] if form.defines else ""
+            kept: dict[str, int] = {}
+            for name, change in profile.requests.get(form.text) or [*fresh, *_besides(profile, form.text)]:
+                called = f"{container}{name}" if name.startswith("+") else name
+                if called != name:
+                    kept[called] = kept.get(called, 0) + change
+                yield called, change
+            unnamed = [(name, bytes) for name, bytes in kept.items() if bytes]
+            if unnamed and (container in elements or (container and container not in profile.names)):
+                where[container], parts[container] = container, unnamed
+            else:
+                yield from ((name, -bytes) for name, bytes in unnamed)
         home.update((name, where[name]) for name in form.defines if name in where)
         if form.kind == "delete":
             for name in form.deletes:
                 storage = where.pop(name, None)
                 if storage is not None and storage not in where.values():
-                    yield storage, -size[storage]
+                    yield from ((part, -bytes) for part, bytes in parts.get(storage) or [(storage, size[storage])])
+
+
+def _besides(profile: Profile, text: str) -> Iterator[tuple[str, int]]:
+    """What a call asks for besides its results where that is not known one by one."""
+    if workspace := profile.workspaces.get(text, 0):
+        yield "workspace", workspace
+        yield "workspace", -workspace
+    if residue := profile.residues.get(text, 0):
+        yield "+0", residue
 
 
 def merge_blocks(group: Sequence[Form]) -> Form:
