@@ -112,10 +112,14 @@ return (buf4, )
 """,
         effects=lambda _: Effects({}),
     )
+    call = "buf0 = torch.ops.aten.topk.default(arg0_1, 2)"
+    graph = replace(graph, profile=replace(graph.profile, requests={call: (("+0", 8), ("buf2", 64), ("buf1", 32), ("+0", -8))}))
     expansion = rerun(graph, 2, "buf0", cap=3, times=2)
     emitted = emit(graph, range(len(expansion.program)), expansion)
     rows = [r.split(" #")[0] for r in body(emitted.source)]
     for k in (1, 2):
+        asked = emitted.profile.requests[f"buf0_copy{k} = torch.ops.aten.topk.default(arg0_1, 2)"]
+        assert asked == (("+0", 8), (f"buf2_copy{k}", 64), (f"buf1_copy{k}", 32), ("+0", -8))
         at = rows.index(f"buf0_copy{k} = torch.ops.aten.topk.default(arg0_1, 2)")
         assert rows[at + 1 : at + 4] == [
             f"buf1_copy{k} = buf0_copy{k}[0]",

@@ -359,6 +359,37 @@ def test_a_tuple_that_nobody_takes_apart_goes_at_once() -> None:
     assert simulate(again, more) == 80
 
 
+def test_what_a_call_asks_for_stands_in_its_order() -> None:
+    """Temporaries before and after results, and a part of a result that nobody names, which goes with the tuple."""
+    from dataclasses import replace
+
+    from peakmem_inductor.profile import Profile
+    from peakmem_inductor.simulation import requests
+
+    call = "buf0 = torch.ops.aten.native_dropout.default(arg0_1, 0.5, True)"
+    wrapper = parse_wrapper(wrapper_of(f"{call}\nbuf1 = buf0[0]\ndel buf0\nreturn (buf1, )"))
+    profile = profile_from_text(wrapper)
+    layout = Layout(64, (4, 4), (4, 1), 0, "torch.float32", "buf1")
+    rows = (("+0", 8), ("buf1", 64), ("+1", 40), ("+0", -8), ("+2", 16), ("+2", -16))
+    profile = replace(
+        profile, names={**profile.names, "buf1": layout}, torch="2.14.1", workspaces={call: 64}, residues={call: 40}, requests={call: rows}
+    )
+    assert Profile.from_json(profile.to_json()) == profile
+    in_order = [("buf0+0", 8), ("buf1", 64), ("buf0+1", 40), ("buf0+0", -8), ("buf0+2", 16), ("buf0+2", -16), ("buf0+1", -40)]
+    assert list(requests(wrapper, profile)) == in_order
+    assert simulate(wrapper, profile) == 120
+    unknown = replace(profile, requests={})
+    assert list(requests(wrapper, unknown)) == [("buf1", 64), ("workspace", 64), ("workspace", -64), ("buf0+0", 40), ("buf0+0", -40)]
+
+
+def test_requests_of_a_call_by_name() -> None:
+    from peakmem_inductor.record import named_requests
+
+    assert named_requests([(0, 8), (16, 100), (0, -8), (0, 40)], {0: "buf2"}) == (("+0", 8), ("+1", 100), ("+0", -8), ("buf2", 40))
+    assert named_requests([(0, 8), (16, -8)], {}) is None, "what had been there before"
+    assert named_requests([(0, 8), (0, -8)], {0: "buf0"}) is None, "a result that is gone"
+
+
 @pytest.mark.parametrize(
     "row",
     [

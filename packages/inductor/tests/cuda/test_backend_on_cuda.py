@@ -88,6 +88,41 @@ def test_a_call_needs_what_was_predicted(torch: Any) -> None:
         assert requested("peak") - before == row.after
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["", "history of the user"])
+def test_requests_of_a_call_are_recorded_one_by_one(torch: Any, own: bool) -> None:
+    """Attention asks for two numbers before its results; a history that the user keeps goes on."""
+    from peakmem_inductor import record
+    from peakmem_inductor.backend import peakmem
+
+    q = torch.randn(2, 4, 16, 32, device="cuda")
+    seen: list[Any] = []
+    plain = record.record_profile
+
+    def kept(*args: Any) -> Any:
+        result, profile = plain(*args)
+        seen.append(profile)
+        return result, profile
+
+    def attend(x: Any) -> Any:
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+    keep_history = torch.cuda.memory._record_memory_history
+    if own:
+        keep_history(context=None, stacks="python")
+    try:
+        with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+            patch.setattr(record, "record_profile", kept)
+            torch._dynamo.reset()
+            torch.compile(attend, backend=peakmem)(q)
+        assert torch._C._cuda_isHistoryEnabled() == own
+    finally:
+        keep_history(enabled=None)
+    (profile,) = seen
+    (rows,) = (rows for text, rows in profile.requests.items() if "scaled_dot_product" in text)
+    assert [change for name, change in rows if name.startswith("+")][:2] == [8, 8]
+    assert sum(change for name, change in rows if not name.startswith("+")) == q.numel() * 4
+
+
 def test_arguments_set_aside_come_back(torch: Any) -> None:
     """Contents are the same where the device computes; on any, what was freed is made again on its device."""
     from peakmem_inductor.arguments import Again
