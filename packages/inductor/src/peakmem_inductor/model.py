@@ -315,19 +315,21 @@ def _reserve(path: Path, wrapper: Wrapper, options: Mapping[str, Any]) -> Reserv
         return None
     if not any(d == "cuda" for d in wrapper.devices):
         raise UsageError(f"{path}: runs on the CPU, whose allocator reserves nothing; --least-reserved is for GPU programs")
+    from peakmem_inductor.cuda.conf import Settings
     from peakmem_inductor.cuda.reserving import reserve_least
 
-    state = None
+    state, settings = None, Settings()
     if cache:
         from peakmem_inductor.cuda.snapshots import read_snapshot
 
-        devices = read_snapshot(Path(cache)).devices
+        snapshot = read_snapshot(Path(cache))
+        devices, settings = snapshot.devices, snapshot.settings
         if len(devices) != 1:
             raise InputError(f"{cache}: holds memory of {len(devices)} devices; give a snapshot of the one that the program runs on")
-        if any(segment.span for segment in devices[0].segments):
+        if devices[0].grows:
             raise InputError(f"{cache}: holds expandable segments, for which no order is searched")
         state = devices[0].segments
-    return lambda graph, order, bound: reserve_least(graph, order, state, bound=bound)
+    return lambda graph, order, bound: reserve_least(graph, order, state, bound=bound, settings=settings)
 
 
 def _count(number: int, what: str) -> str:

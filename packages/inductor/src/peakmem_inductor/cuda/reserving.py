@@ -24,6 +24,7 @@ from peakmem_inductor.cuda.caching import (
     round_size,
     segment_size,
 )
+from peakmem_inductor.cuda.conf import Settings
 from peakmem_inductor.cuda.programs import replay_program, trace_of
 from peakmem_inductor.emitting import realize
 from peakmem_inductor.forms import Wrapper
@@ -71,6 +72,7 @@ def reserve_least(
     addresses: Mapping[str, int] | None = None,
     *,
     bound: int | None = None,
+    settings: Settings = Settings(),  # noqa: B008  (frozen)
     replays: int = REPLAYS,
     seed: int = 0,
 ) -> Reserving:
@@ -87,6 +89,8 @@ def reserve_least(
         Where the arguments lie that the program lets go; with ``state`` they are requested on top of it if they are missing.
     bound : int, optional
         Bytes above entry that every order needs; from it follows whether less could be reserved.
+    settings : Settings
+        Of the allocator; under others than the default ones only a growth of 0 is known to be ``least``.
     replays : int
         How many orders are tried at most.
     seed : int
@@ -101,9 +105,9 @@ def reserve_least(
     -----
     O(replays * n log n) for n requests. A hill climb that also accepts equals: the least found, which is ``least`` only where no
     order can do with less: for the requests that no cached block can serve a segment is taken whatever comes first, and reserved is
-    never less than what is live. The allocator has its default settings.
+    never less than what is live.
     """
-    allocator, at = _entry(graph, state, addresses)
+    allocator, at = _entry(graph, state, addresses, settings)
     start = allocator.state
 
     def fresh() -> CachingAllocator:
@@ -115,9 +119,11 @@ def reserve_least(
     program, events = graph.program, EventsOf(graph)
     freed = {number: at[name] for name, number in events.arguments.items() if name in at}
     entry = allocator.figures
-    least = _unavoidable(start, [e.size for e in events(order) if e.kind == "alloc"], set(freed.values()))
-    if bound is not None:
-        least = max(least, -(-(entry.requested + bound - entry.reserved) // GRAIN) * GRAIN)
+    least = 0
+    if settings == Settings():
+        least = _unavoidable(start, [e.size for e in events(order) if e.kind == "alloc"], set(freed.values()))
+        if bound is not None:
+            least = max(least, -(-(entry.requested + bound - entry.reserved) // GRAIN) * GRAIN)
     given = best = growth_of(*realize(graph, order))
     chosen = tuple(order)
     tried = 1
@@ -133,11 +139,8 @@ def reserve_least(
         now, worth = list(order), price(order)
         while tried < replays and worth[0] > least:
             moved = _moved(graph, now, rng)
-            if peak_of(program, moved) > limit:
-                tried += 1
-                continue
             tried += 1
-            if (found := price(moved)) <= worth:
+            if peak_of(program, moved) <= limit and (found := price(moved)) <= worth:
                 now, worth = moved, found
         growth = growth_of(*realize(graph, now))
         if growth < best:
@@ -146,10 +149,10 @@ def reserve_least(
 
 
 def _entry(
-    graph: Graph, state: Sequence[SegmentState] | None, addresses: Mapping[str, int] | None
+    graph: Graph, state: Sequence[SegmentState] | None, addresses: Mapping[str, int] | None, settings: Settings
 ) -> tuple[CachingAllocator, dict[str, int]]:
     """The allocator before the call, and where the storages of arguments lie."""
-    allocator = CachingAllocator(state=state or ())
+    allocator = CachingAllocator(settings, state=state or ())
     at = dict(addresses or {})
     names = graph.profile.names
     wanted = [n for n in graph.wrapper.inputs if n in names and names[n].storage == n and names[n].bytes]
