@@ -17,6 +17,7 @@ makes in its own orders and in ours, with what it was predicted to need.
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import json
 import lzma
@@ -49,7 +50,7 @@ class Segments:
     """The caching allocator's segments as a replay takes them.
 
     Which of two equally large free blocks serves is up to which of their segments was taken first. A snapshot does not say it; its
-    history does, which is kept from the start of the process.
+    history does, which is kept from the start of the process (0 for segments that were there before).
     """
 
     def __init__(self) -> None:
@@ -83,7 +84,7 @@ class Segments:
                 for b in segment["blocks"]
             )  # fmt: skip
             address = segment["address"]
-            found.append(SegmentState(address, 0, segment["segment_type"] == "small", blocks, order=self.taken[address]))
+            found.append(SegmentState(address, 0, segment["segment_type"] == "small", blocks, order=self.taken.get(address, 0)))
         return tuple(found)
 
 
@@ -102,18 +103,25 @@ def pollute(seed: int) -> list[Any]:
     return held[: len(held) // 4]
 
 
+@functools.cache
+def segments() -> Segments:
+    """Those of this process."""
+    return Segments()
+
+
 class Study:
     """A backend for `torch.compile`: at the first call of each graph everything is run, and noted in ``rows``."""
 
-    def __init__(self, time_limit: float) -> None:
+    def __init__(self, time_limit: float, own_orders: bool = True) -> None:
         self.rows: list[dict[str, Any]] = []
         self.time_limit = time_limit
+        self.own_orders = own_orders
         self.computes = False
-        self.segments = Segments()
+        self.segments = segments()
         self.inputs: tuple[str, ...] = ()
 
     def backend(self, gm: Any, example_inputs: Any) -> Any:
-        return compile_each(self.graph, gm, example_inputs, len(METHODS) + 1)
+        return compile_each(self.graph, gm, example_inputs, len(METHODS) + 1 if self.own_orders else 0)
 
     def graph(self, loaded: Any, path: Any, original: Any, args: list[Any], generate: Any) -> Any:
         from peakmem.model import PeakmemError
@@ -172,6 +180,8 @@ class Study:
                 if row["computes"]:
                     reference = seen[0] if name == "untouched" else reference
                     row[name]["identical"] = not any(difference(reference, other) for other in seen)
+            if not self.own_orders:
+                return original(again.take())
             handed = GivenOrder(buffers_in(found.graph, found.order))
             for name, chosen in (*((m, MethodPass(m)) for m in METHODS), ("regenerated", handed)):
                 row[name] = self.generated(chosen, generate, again, state)
@@ -214,10 +224,10 @@ class Study:
         torch.cuda.empty_cache()
         others = pollute(history) if history else []
         addresses = {n: a.untyped_storage().data_ptr() for n, a in zip(self.inputs, args) if isinstance(a, torch.Tensor)}
-        segments = self.segments.state()
-        wrapper, profile, call = choose(segments, addresses)
+        state_at_entry = self.segments.state()
+        wrapper, profile, call = choose(state_at_entry, addresses)
         trace = trace_of(wrapper, profile)
-        allocator = CachingAllocator(state=segments)
+        allocator = CachingAllocator(state=state_at_entry)
         torch.cuda.reset_peak_memory_stats()
         entry = figures("current")
         del_args = list(args)
@@ -252,7 +262,7 @@ def without_hardware() -> None:
     AsyncCompile.triton = lambda self, *args, **kwargs: _Nothing()  # type: ignore[method-assign]
 
 
-def child(config: dict[str, Any], target: Path, time_limit: float, convolutions: str) -> None:
+def child(config: dict[str, Any], target: Path, time_limit: float, convolutions: str, own_orders: bool = True) -> None:
     sys.path[:0] = [str(HERE), convolutions or str(CUDA)]
     import torch
     from inductor_nets import build
@@ -261,7 +271,7 @@ def child(config: dict[str, Any], target: Path, time_limit: float, convolutions:
     functorch_config.enable_autograd_cache = False  # a hit would skip the generation that is studied
     if os.environ.get("LD_PRELOAD", "").endswith("stub.so"):
         without_hardware()
-    study = Study(time_limit)
+    study = Study(time_limit, own_orders)
     net, args = build(config["net"], training=config["training"], batch=config["batch"])
     net, args = net.cuda(), tuple(a.cuda() for a in args)
     compiled = torch.compile(net, backend=study.backend, dynamic=bool(config["dynamic"]))
