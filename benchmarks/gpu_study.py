@@ -109,6 +109,11 @@ def segments() -> Segments:
     return Segments()
 
 
+def plain(segment: Any) -> list[Any]:
+    """A segment's address, order and kind, and of its blocks size, bytes requested and whether they are in use, as JSON has it."""
+    return [segment.address, segment.order, segment.small, [[b.size, b.requested, b.active] for b in segment.blocks]]
+
+
 class Study:
     """A backend for `torch.compile`: at the first call of each graph everything is run, and noted in ``rows``."""
 
@@ -238,7 +243,10 @@ class Study:
         del result, others
         replayed = replay_program(trace, allocator, addresses)
         predicted = [getattr(replayed.peak, n) - base for n, base in zip(("requested", "allocated", "reserved"), entry)]
-        return {"predicted": predicted, "measured": measured, "ties": replayed.ties, "workspaces": trace.workspaces}, seen
+        row: dict[str, Any] = {"predicted": predicted, "measured": measured, "ties": replayed.ties, "workspaces": trace.workspaces}
+        if history in KEPT_STATES:
+            row["entry"] = {"segments": [plain(s) for s in state_at_entry], "addresses": {n: addresses[n] for n in trace.arguments.values()}}
+        return row, seen
 
 
 def figures(which: str) -> list[int]:
@@ -343,6 +351,8 @@ def run_all(out: Path, timeout: float, time_limit: float, only: str, part: str, 
 
 
 PROGRAMS = ("untouched", "permuted", "reserving", "pool")
+KEPT_STATES = (0, 1)
+"""Histories whose state at entry is kept, for the tests."""
 METHODS = ("lpmf", "bfs", "dfs")
 """Inductor's own orders."""
 
@@ -431,10 +441,13 @@ def data(out: Path, file: Path, dumps: Path | None) -> None:
                 config = entry["config"]
                 name = f"{config['net']} {row['graph']}{' dynamic' if config['dynamic'] else ''}"
                 peaks = {p: row[p]["runs"][0]["measured"][0] for p in ("untouched", "permuted", "pool") if p in row}
+                entries = {
+                    p: [[r["entry"], r["measured"]] for r in row[p]["runs"] if "entry" in r] for p in ("untouched", "permuted", "pool") if p in row
+                }
                 pool = {"bytes": row["plan"]["bytes"], "least": row["plan"]["least"]} if "plan" in row else None
                 found.append(
                     {"name": name, "torch": entry["torch"], "source": row["source"], "profile": row["profile"], "order": row["order"],
-                     "pool": pool, "requested": peaks}
+                     "pool": pool, "requested": peaks, "entries": entries}
                 )  # fmt: skip
     for path in sorted(dumps.glob("*.py")) if dumps is not None else ():
         profile = json.loads(path.with_name(path.stem + ".peakmem.json").read_text())

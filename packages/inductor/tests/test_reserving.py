@@ -160,6 +160,8 @@ def test_an_order_that_reserves_less_is_taken_though_its_peak_is_no_lower(tmp_pa
         if made.wrapper.source == model.wrapper.source:
             assert "left as it is" in " ".join(made.notes)
         elif made.predicted_bytes == model.predicted_bytes:
+            told = model.extras(made, None)
+            assert told["reserved_bytes"] < told["reserved_before"]
             return
     pytest.fail("no program whose order is changed for what is reserved alone")
 

@@ -92,6 +92,7 @@ class InductorModel(Model):
         self._notes = notes
         self._pool = pool
         self._reserve = reserve
+        self._reserved: Reserving | None = None
 
     @cached_property
     def graph(self) -> Graph:
@@ -151,9 +152,11 @@ class InductorModel(Model):
         schedule = Schedule(orders=dict(ordering.orders))
         if self._reserve is not None:
             found = self._reserve(self.graph, ordering.orders[""], ordering.lower_bound - self.program.entry_bytes)
-            gains = ordering.peak - self.program.entry_bytes < self.predicted_bytes or found.growth < found.untouched
-            order = found.order if gains else tuple(range(len(self.program)))
-            return replace(schedule, orders={**ordering.orders, "": order}, notes=(str(found),))
+            if found.growth >= found.untouched and ordering.peak - self.program.entry_bytes >= self.predicted_bytes:
+                least = found.least and found.growth == found.untouched
+                found = replace(found, order=tuple(range(len(self.program))), growth=found.untouched, least=least)
+            self._reserved = found
+            return replace(schedule, orders={**ordering.orders, "": found.order}, notes=(str(found),))
         return replace(schedule, notes=(str(self._with_pool(*self._realized(schedule))),)) if self._pool else schedule
 
     def _realized(self, schedule: Schedule) -> tuple[Wrapper, Profile]:
@@ -252,12 +255,14 @@ class InductorModel(Model):
         )
 
     def extras(self, other: Model, verification: Verification | None) -> dict[str, Any]:
+        reserved = self._reserved
         return {
             "torch": self.profile.torch or None,
             "threads": self.profile.threads or None,
             "recorded_peak": self.profile.measured_peak,
             "data_dependent": self.graph.data_dependent,
             "devices": list(self.wrapper.devices),
+            **({"reserved_bytes": reserved.growth, "reserved_before": reserved.untouched, "least_reserved": reserved.least} if reserved else {}),
         }
 
 
