@@ -37,6 +37,12 @@ MODELS = {
 
 FRONTENDS = {"tflm": "tflite", "litert": "tflite", "onnxruntime": "onnx"}
 
+WITH_BOUNDS = {"core": ["recompute"], "onnx": ["runtime"], "tflite": ["tflm", "litert"], "cli": ["joblib", "parquet"]}
+"""Ours whose lower bounds are tried, with the extras that have some."""
+
+COMPILED = "from peakmem.system.compiled import library; print(library() or exit('peakmem-native is not found'))"
+"""The core finds the compiled loops."""
+
 
 def run(*command: str | Path, **settings: object) -> str:
     print("+", *command, flush=True)
@@ -113,36 +119,41 @@ def try_lower_bounds(dist: Path, python: str) -> None:
         run(uv, "venv", "--quiet", "--python", python, folder / "env", env=CLEAN)
         environment = CLEAN | {"VIRTUAL_ENV": str(folder / "env")}
         # Directly needed is what our distributions need: each is named, so that its own pins are resolved to their lower ends.
-        wanted = ["peakmem-check", "peakmem-core[recompute]", "peakmem-onnx[runtime]", "peakmem-tflite[tflm]", "peakmem-cli[onnxruntime,tflm]"]
-        lowest = [*direct(), *wanted]
+        lowest = [*direct(), *(f"peakmem-{package}[{','.join(extras)}]" for package, extras in WITH_BOUNDS.items())]
         run(uv, "pip", "install", "--quiet", "--resolution", "lowest-direct", "--find-links", dist.resolve(), *fresh(), *lowest, env=environment)
-        print(run(uv, "pip", "freeze", env=environment))
+        installed = run(uv, "pip", "freeze", env=environment)
+        print(installed)
+        for need in direct():
+            for other, bound in re.findall(r"^([\w-]+)>=([\w.]+)", need):
+                assert re.search(rf"^{other}=={re.escape(bound)}(\.|$)", installed, re.MULTILINE), f"{need}: another pin lifts it, so it is tried nowhere"
         peakmem = folder / "env" / "bin" / "peakmem"
-        tries: list[list[str | Path]] = [["optimize", EXAMPLE], ["recompute", EXAMPLE], ["report", EXAMPLE, "-o", "page.html"]]
+        survey = ["survey", EXAMPLE, "--backend", "loky", "-o", "rows.parquet"]
+        tries: list[list[str | Path]] = [["optimize", EXAMPLE], ["recompute", EXAMPLE], ["report", EXAMPLE, "-o", "page.html"], survey]
         for words in tries:
             print(run(peakmem, *words, cwd=folder, env=CLEAN)[:400])
-        try_on_a_model(peakmem, "onnxruntime", folder)
-        try_on_a_model(peakmem, "tflm", folder)
+        for extra in MODELS:
+            (folder / extra).mkdir()
+            try_on_a_model(peakmem, extra, folder / extra)
 
 
 def direct() -> list[str]:
-    """What core, onnx, tflite and the command need, as they pin it."""
+    """What those need of others, as they pin it."""
     needs: list[str] = []
-    for package, extras in (("core", ("recompute",)), ("onnx", ("runtime",)), ("tflite", ("tflm",)), ("cli", ())):
+    for package, extras in WITH_BOUNDS.items():
         about = project(package)
-        optional = about.get("optional-dependencies", {})
+        optional = about["optional-dependencies"]
         needs += [*about["dependencies"], *(need for extra in extras for need in optional[extra])]  # type: ignore[misc,index]
     return [need for need in needs if not need.startswith("peakmem-")]
 
 
-def try_in_clean_environment(dist: Path, requirement: str, tries: list[list[str]], *, binary: bool = True, extra: str = "") -> None:
-    """Install one requirement from the built files alone (and what others made from an index) and run commands."""
+def try_in_clean_environment(dist: Path, requirements: list[str], tries: list[list[str]], *, binary: bool = True, extra: str = "") -> None:
+    """Install from the built files alone (and what others made from an index) and run commands."""
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
         python = Path(folder) / "bin" / "python"
         ours = ",".join(f"peakmem-{p}" for p in PACKAGES)
         from_source = [] if binary else ["--no-binary", ours]
-        run(python, "-m", "pip", "install", "--quiet", "--find-links", dist.resolve(), *from_source, requirement)
+        run(python, "-m", "pip", "install", "--quiet", "--find-links", dist.resolve(), *from_source, *requirements)
         for words in tries:
             said = run(python.with_name(words[0]), *words[1:], cwd=folder, env=CLEAN)
             print(said[:400])
@@ -168,11 +179,13 @@ def main() -> None:
     look_into(given.dist)
     if given.no_environments:
         return
-    program = str(EXAMPLE)
-    try_in_clean_environment(given.dist, "peakmem-check", [["peakmem-check", "--help"]])
-    try_in_clean_environment(given.dist, "peakmem-cli", [["peakmem", "--version"], ["peakmem", "optimize", program]], binary=False)
+    compiled = ["python", "-c", COMPILED]
+    try_in_clean_environment(given.dist, ["peakmem-check"], [["peakmem-check", "--help"]])
+    try_in_clean_environment(given.dist, ["peakmem-core[native]"], [compiled])
+    tries = [["peakmem", "--version"], ["peakmem", "optimize", str(EXAMPLE)], compiled]
+    try_in_clean_environment(given.dist, ["peakmem-cli", "peakmem-core[native]"], tries, binary=False)
     for extra in filter(None, given.extras.split(",")):
-        try_in_clean_environment(given.dist, f"peakmem-cli[{extra}]", [["peakmem", "frontends"]], extra=extra)
+        try_in_clean_environment(given.dist, [f"peakmem-cli[{extra}]"], [["peakmem", "frontends"]], extra=extra)
         for tool in filter(None, given.tools.split(",")):
             try_as_a_tool(given.dist, tool, extra, given.python)
     if given.lowest:

@@ -53,10 +53,26 @@ def test_pins_between_ours_are_exact_and_extras_exist(name: str) -> None:
                 assert not extra or extra in PROJECTS[other]["optional-dependencies"], need
 
 
+TEXTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("packages/*/README.md")])
+
+
+def test_what_is_installed_from_a_clone_is_told_whole() -> None:
+    """Ours are on no index: what one of them needs of ours stands in the same command."""
+    commands = [(path, line) for path in TEXTS for line in re.findall(r"pip install ([^`\n]*packages/[^`\n]*)", path.read_text())]
+    assert len(commands) > 5
+    for path, line in commands:
+        named = dict(re.findall(r"packages/([a-z]+)(?:\[([a-z,-]+)\])?", line.partition(" && ")[0]))
+        for name, extras in named.items():
+            optional = PROJECTS[name].get("optional-dependencies", {})
+            needed = [*PROJECTS[name]["dependencies"], *(need for extra in extras.split(",") if extra for need in optional[extra])]
+            missing = {other for need in needed for other in re.findall(r"^peakmem-(\w+)", need) if other not in named}
+            assert not missing, f"{path.relative_to(ROOT)}: pip install {line}: {name} needs {missing}"
+
+
 def test_what_messages_tell_to_install_can_be_installed() -> None:
     told = set()
-    for path in ROOT.glob("packages/*/src/**/*.py"):
-        told |= set(re.findall(r"pip install '?(peakmem-[a-z]+)(?:\[([a-z-]+)\])?", path.read_text()))
+    for path in (*ROOT.glob("packages/*/src/**/*.py"), *TEXTS):
+        told |= set(re.findall(r"pip install [\"']?(peakmem-[a-z]+)(?:\[([a-z-]+)\])?", path.read_text()))
     assert ("peakmem-tflite", "tflm") in told
     for distribution, extra in told:
         project = PROJECTS[distribution.removeprefix("peakmem-")]
