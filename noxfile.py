@@ -87,7 +87,12 @@ def built(session: nox.Session) -> Path:
 
 
 def test(session: nox.Session, *arguments: str) -> None:
-    """Run tests on all cores; they are given out one by one, and a process without any takes from those of another."""
+    """Run tests on all cores; they are given out one by one, and a process without any takes from those of another.
+
+    What they import is compiled once: their many processes would spend most of their time on it where the surroundings
+    keep Python from writing bytecode. Threads of OpenMP that wait for work sleep: there are more of them than cores.
+    """
+    session.env.update({"PYTHONDONTWRITEBYTECODE": "", "OMP_WAIT_POLICY": "passive"})
     session.run("pytest", f"--numprocesses={os.cpu_count()}", "--dist=worksteal", *arguments, *session.posargs)
 
 

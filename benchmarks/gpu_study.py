@@ -8,14 +8,16 @@ Needs a CUDA build of torch, and either a GPU or the CUDA without hardware of ``
 allocation goes through the C++ of torch's own caching allocator, so that bytes are those of a GPU, while no kernel runs: bits are
 compared only where the device computes.
 
-Of each graph three programs run: as Inductor wrote it, with its statements permuted, and permuted with a static pool. Requested
-bytes are predicted from the text and what one call recorded; allocated and reserved bytes by a replay of the caching allocator from
-the state at entry.
+Of each graph four programs run: as Inductor wrote it, with its statements permuted, in that of the orders of the same peak which
+reserves least from the state as it is, and with a static pool. Requested bytes are predicted from the text and what one call
+recorded; allocated and reserved bytes by a replay of the caching allocator from the state at entry. Beside them stand what Inductor
+makes in its own orders and in ours, with what it was predicted to need.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import json
 import lzma
@@ -29,11 +31,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from each_graph import compile_each
+from each_graph import buffers_in, compile_each
 
 HERE = Path(__file__).resolve().parent
 CUDA = HERE.parent / "packages" / "inductor" / "tests" / "cuda"
 HISTORIES = 10
+REPLAYS = 500
+"""Orders that are tried for the one that reserves least."""
 BATCH = 64
 """Of nets that take one: enough that requests do not all fit into the first segment of the cache."""
 MIB = 1 << 20
@@ -46,7 +50,7 @@ class Segments:
     """The caching allocator's segments as a replay takes them.
 
     Which of two equally large free blocks serves is up to which of their segments was taken first. A snapshot does not say it; its
-    history does, which is kept from the start of the process.
+    history does, which is kept from the start of the process (0 for segments that were there before).
     """
 
     def __init__(self) -> None:
@@ -80,7 +84,7 @@ class Segments:
                 for b in segment["blocks"]
             )  # fmt: skip
             address = segment["address"]
-            found.append(SegmentState(address, 0, segment["segment_type"] == "small", blocks, order=self.taken[address]))
+            found.append(SegmentState(address, 0, segment["segment_type"] == "small", blocks, order=self.taken.get(address, 0)))
         return tuple(found)
 
 
@@ -99,24 +103,40 @@ def pollute(seed: int) -> list[Any]:
     return held[: len(held) // 4]
 
 
+@functools.cache
+def segments() -> Segments:
+    """Those of this process."""
+    return Segments()
+
+
+def plain(segment: Any) -> list[Any]:
+    """A segment's address, order and kind, and of its blocks size, bytes requested and whether they are in use, as JSON has it."""
+    return [segment.address, segment.order, segment.small, [[b.size, b.requested, b.active] for b in segment.blocks]]
+
+
 class Study:
     """A backend for `torch.compile`: at the first call of each graph everything is run, and noted in ``rows``."""
 
-    def __init__(self, time_limit: float) -> None:
+    def __init__(self, time_limit: float, own_orders: bool = True) -> None:
         self.rows: list[dict[str, Any]] = []
         self.time_limit = time_limit
+        self.own_orders = own_orders
         self.computes = False
-        self.segments = Segments()
+        self.segments = segments()
+        self.inputs: tuple[str, ...] = ()
 
     def backend(self, gm: Any, example_inputs: Any) -> Any:
-        return compile_each(self.graph, gm, example_inputs)
+        return compile_each(self.graph, gm, example_inputs, len(METHODS) + 1 if self.own_orders else 0)
 
-    def graph(self, loaded: Any, path: Any, original: Any, args: list[Any]) -> Any:
+    def graph(self, loaded: Any, path: Any, original: Any, args: list[Any], generate: Any) -> Any:
         from peakmem.model import PeakmemError
         from peakmem_inductor.arguments import Again, difference, written_inputs
+        from peakmem_inductor.cuda.reserving import reserve_least
         from peakmem_inductor.devices import computes, random_state
         from peakmem_inductor.dispatch import Candidate, Options, compile_call, graph_name, order_candidate
         from peakmem_inductor.effects import operator_effects
+        from peakmem_inductor.emitting import realize
+        from peakmem_inductor.passes import GivenOrder, MethodPass
         from peakmem_inductor.record import record_profile
         from peakmem_inductor.simulation import simulate
 
@@ -128,6 +148,7 @@ class Study:
         except PeakmemError as error:
             row["left_alone"] = str(error)
             return original(args)
+        self.inputs = wrapper.inputs
         again = Again(wrapper.inputs, args)
         # What a step's graphs hand on is let go by them; parameters and the user's inputs are not.
         again.set_aside(args, [n for n in wrapper.inputs if not re.match(r"(primals_|arg)\d", n)], written_inputs(wrapper, operator_effects))
@@ -137,7 +158,10 @@ class Study:
             result, profile = record_profile(wrapper, candidate.namespace, again.take())
             row["profile"] = profile.to_json()
             row["computes"] = self.computes = computes(profile.device)
-            found = order_candidate(candidate, wrapper, profile, Options(time_limit=self.time_limit, pool="always"))
+            found = order_candidate(candidate, wrapper, profile, Options(time_limit=self.time_limit))
+            after = found.after
+            found.add_pool(None)
+            found.after = after
             row.update(order=list(found.order), statements=len(found.graph.program), bound=found.bound, certified=found.certificate is not None, unpooled=found.unpooled)
             ordered, its = found.ordered()
             programs = {"untouched": (wrapper, profile, original), "permuted": (ordered, its, compile_call(ordered, candidate.namespace, "permuted"))}
@@ -146,18 +170,54 @@ class Study:
                 programs["pool"] = (found.pooled.wrapper, found.pooled.profile, compile_call(found.pooled.wrapper, candidate.namespace, "pool"))
             result, reference = None, {}
             gc.collect()
-            for name, (text, record, call) in programs.items():
-                runs, seen = zip(*(self.run(text, record, call, again, state, h) for h in range(HISTORIES + 1)), strict=True)
-                row[name] = {"predicted": simulate(text, record), "runs": runs}
+
+            def reserving(segments: Any, addresses: dict[str, int]) -> Any:
+                best = reserve_least(found.graph, found.order, segments, addresses, bound=found.bound, replays=REPLAYS)
+                text, record = realize(found.graph, best.order)
+                return text, record, compile_call(text, candidate.namespace, "reserving")
+
+            for name in PROGRAMS:
+                if name not in programs and name != "reserving":
+                    continue
+                choose = reserving if name == "reserving" else lambda *_, its=programs[name]: its
+                runs, seen = zip(*(self.run(choose, again, state, h) for h in range(HISTORIES + 1)), strict=True)
+                row[name] = {"predicted": found.after if name == "reserving" else simulate(*programs[name][:2]), "runs": runs}
                 if row["computes"]:
                     reference = seen[0] if name == "untouched" else reference
                     row[name]["identical"] = not any(difference(reference, other) for other in seen)
+            if not self.own_orders:
+                return original(again.take())
+            handed = GivenOrder(buffers_in(found.graph, found.order))
+            for name, chosen in (*((m, MethodPass(m)) for m in METHODS), ("regenerated", handed)):
+                row[name] = self.generated(chosen, generate, again, state)
+            row["regenerated"]["predicted"] = found.after
         except Exception as error:
             row["error"] = f"{type(error).__name__}: {error}"
         return original(again.take()) if result is None else result
 
-    def run(self, wrapper: Any, profile: Any, call: Any, again: Any, state: Any, history: int) -> tuple[dict[str, Any], dict[str, bytes]]:
-        """One run from an empty cache (0) or from one of the polluted ones: its bytes, and digests of what it made."""
+    def generated(self, chosen: Any, generate: Any, again: Any, state: Any) -> dict[str, Any]:
+        """The program that Inductor makes in an order: requested bytes as Inductor estimates them, and as they are."""
+        import torch
+        from peakmem_inductor.devices import set_random_state
+
+        try:
+            module, _ = generate(chosen)
+            for _ in range(2):  # the first call tunes kernels
+                set_random_state(state)
+                args = again.take()
+                torch.cuda.reset_peak_memory_stats()
+                entry = figures("current")[0]
+                result = module.call(args)
+                measured = figures("peak")[0] - entry
+                del result
+            return {"predicted": chosen.estimates[0] if chosen.estimates else None, "measured": measured}
+        except Exception as error:
+            return {"error": f"{type(error).__name__}: {error}"}
+
+    def run(self, choose: Any, again: Any, state: Any, history: int) -> tuple[dict[str, Any], dict[str, bytes]]:
+        """One run from an empty cache (0) or from one of the polluted ones: its bytes, and digests of what it made.
+
+        ``choose`` gives the program, its profile and its function for the state at entry."""
         import torch
         from peakmem_inductor.cuda.caching import CachingAllocator
         from peakmem_inductor.cuda.programs import replay_program, trace_of
@@ -168,9 +228,11 @@ class Study:
         set_random_state(state)
         torch.cuda.empty_cache()
         others = pollute(history) if history else []
+        addresses = {n: a.untyped_storage().data_ptr() for n, a in zip(self.inputs, args) if isinstance(a, torch.Tensor)}
+        state_at_entry = self.segments.state()
+        wrapper, profile, call = choose(state_at_entry, addresses)
         trace = trace_of(wrapper, profile)
-        addresses = {n: a.untyped_storage().data_ptr() for n, a in zip(wrapper.inputs, args) if isinstance(a, torch.Tensor)}
-        allocator = CachingAllocator(state=self.segments.state())
+        allocator = CachingAllocator(state=state_at_entry)
         torch.cuda.reset_peak_memory_stats()
         entry = figures("current")
         del_args = list(args)
@@ -181,7 +243,10 @@ class Study:
         del result, others
         replayed = replay_program(trace, allocator, addresses)
         predicted = [getattr(replayed.peak, n) - base for n, base in zip(("requested", "allocated", "reserved"), entry)]
-        return {"predicted": predicted, "measured": measured, "ties": replayed.ties, "workspaces": trace.workspaces}, seen
+        row: dict[str, Any] = {"predicted": predicted, "measured": measured, "ties": replayed.ties, "workspaces": trace.workspaces}
+        if history in KEPT_STATES:
+            row["entry"] = {"segments": [plain(s) for s in state_at_entry], "addresses": {n: addresses[n] for n in trace.arguments.values()}}
+        return row, seen
 
 
 def figures(which: str) -> list[int]:
@@ -205,7 +270,7 @@ def without_hardware() -> None:
     AsyncCompile.triton = lambda self, *args, **kwargs: _Nothing()  # type: ignore[method-assign]
 
 
-def child(config: dict[str, Any], target: Path, time_limit: float, convolutions: str) -> None:
+def child(config: dict[str, Any], target: Path, time_limit: float, convolutions: str, own_orders: bool = True) -> None:
     sys.path[:0] = [str(HERE), convolutions or str(CUDA)]
     import torch
     from inductor_nets import build
@@ -214,7 +279,7 @@ def child(config: dict[str, Any], target: Path, time_limit: float, convolutions:
     functorch_config.enable_autograd_cache = False  # a hit would skip the generation that is studied
     if os.environ.get("LD_PRELOAD", "").endswith("stub.so"):
         without_hardware()
-    study = Study(time_limit)
+    study = Study(time_limit, own_orders)
     net, args = build(config["net"], training=config["training"], batch=config["batch"])
     net, args = net.cuda(), tuple(a.cuda() for a in args)
     compiled = torch.compile(net, backend=study.backend, dynamic=bool(config["dynamic"]))
@@ -285,7 +350,11 @@ def run_all(out: Path, timeout: float, time_limit: float, only: str, part: str, 
         print(config["net"], "training" if config["training"] else "inference", entry["seconds"], entry.get("failed", "")[-200:], flush=True)
 
 
-PROGRAMS = ("untouched", "permuted", "pool")
+PROGRAMS = ("untouched", "permuted", "reserving", "pool")
+KEPT_STATES = (0, 1)
+"""Histories whose state at entry is kept, for the tests."""
+METHODS = ("lpmf", "bfs", "dfs")
+"""Inductor's own orders."""
 
 
 def counts(rows: list[dict[str, Any]], program: str) -> dict[str, int]:
@@ -326,13 +395,23 @@ def table(out: Path) -> str:
     for program in PROGRAMS:
         c = counts(served, program)
         say(f"| {program} | {c['graphs']} | {c['requested']} | {c['runs']} | {c['allocated']} | {c['reserved']} | {c['apart']} |")
-    say("\nThe published study of order predictions on GPUs missed 19 of its 50 configurations. Below: peak of requested bytes; then")
-    say("growth of reserved bytes from an empty cache, and the least and most of it after the histories.\n")
-    say("| net | graph | shapes | statements | untouched | permuted | pool | bytes in the pool | untouched reserved | permuted reserved | pool reserved |")
-    say("|" + "---|" * 11)
+    say("\nThe published study of order predictions on GPUs missed 19 of its 50 configurations. What Inductor makes of a graph in its own")
+    say("orders, and in ours handed back to it, against what it was predicted to request (its own estimate; our certified peak):\n")
+    say("| order | graphs | prediction missed | worse than untouched | better than untouched |")
+    say("|---|---|---|---|---|")
+    for name in (*METHODS, "regenerated"):
+        cells = [(r[name], r["untouched"]["predicted"]) for r in served if "measured" in r.get(name, {})]
+        missed = sum(c["predicted"] != c["measured"] for c, _ in cells)
+        say(f"| {name} | {len(cells)} | {missed} | {sum(c['measured'] > u for c, u in cells)} | {sum(c['measured'] < u for c, u in cells)} |")
+    gains = [[b["measured"][2] - a["measured"][2] for a, b in zip(r["reserving"]["runs"], r["permuted"]["runs"])] for r in served if "reserving" in r]
+    say(f"\n*Reserving* is, for each state at entry, the order of the same peak for which the replay reserves least of {REPLAYS} tried: less than the")
+    say(f"permuted program in {sum(g > 0 for row in gains for g in row)} of {sum(map(len, gains))} runs ({sum(any(g > 0 for g in row) for row in gains)} graphs), more in {sum(g < 0 for row in gains for g in row)}.\n")
+    say("Below: peak of requested bytes; then growth of reserved bytes from an empty cache, and the least and most of it after the histories.\n")
+    say("| net | graph | shapes | statements | untouched | permuted | pool | bytes in the pool | untouched reserved | permuted reserved | reserving reserved | pool reserved |")
+    say("|" + "---|" * 12)
     for r in sorted(served, key=lambda r: (r["config"]["net"], r["graph"], r["config"]["dynamic"])):
         cells = []
-        for program in PROGRAMS:
+        for program in ("untouched", "permuted", "pool"):
             cells.append(f"{r[program]['predicted']:,}" if program in r else "-")
         cells.append(f"{r['plan']['bytes']:,}" if "plan" in r else "-")
         for program in PROGRAMS:
@@ -361,11 +440,14 @@ def data(out: Path, file: Path, dumps: Path | None) -> None:
             if "untouched" in row:
                 config = entry["config"]
                 name = f"{config['net']} {row['graph']}{' dynamic' if config['dynamic'] else ''}"
-                peaks = {p: row[p]["runs"][0]["measured"][0] for p in PROGRAMS if p in row}
+                peaks = {p: row[p]["runs"][0]["measured"][0] for p in ("untouched", "permuted", "pool") if p in row}
+                entries = {
+                    p: [[r["entry"], r["measured"]] for r in row[p]["runs"] if "entry" in r] for p in ("untouched", "permuted", "pool") if p in row
+                }
                 pool = {"bytes": row["plan"]["bytes"], "least": row["plan"]["least"]} if "plan" in row else None
                 found.append(
                     {"name": name, "torch": entry["torch"], "source": row["source"], "profile": row["profile"], "order": row["order"],
-                     "pool": pool, "requested": peaks}
+                     "pool": pool, "requested": peaks, "entries": entries}
                 )  # fmt: skip
     for path in sorted(dumps.glob("*.py")) if dumps is not None else ():
         profile = json.loads(path.with_name(path.stem + ".peakmem.json").read_text())

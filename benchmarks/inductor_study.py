@@ -23,7 +23,6 @@ least
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import logging
 import os
@@ -33,7 +32,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
-from unittest import mock
+
+from each_graph import buffers_in, compile_each
 
 HERE = Path(__file__).resolve().parent
 METHODS = ("lpmf", "bfs", "dfs")
@@ -97,53 +97,9 @@ class Study:
         self.time_limit = time_limit
 
     def backend(self, gm: Any, example_inputs: Any) -> Any:
-        from peakmem_inductor import backend
-        from torch._inductor import compile_fx as module
+        return compile_each(self.first, gm, example_inputs, len(METHODS) + 1)
 
-        backend._install()
-        inner = functools.partial(self.inner, module.compile_fx_inner)
-        return module.compile_fx(gm, example_inputs, inner_compile=inner)
-
-    def inner(self, compile_inner: Any, gm: Any, example_inputs: Any, **kwargs: Any) -> Any:
-        from peakmem_inductor import backend
-        from torch._guards import TracingContext, detect_fake_mode
-        from torch._inductor import config
-
-        frozen = config.freezing
-        graphs = {name: backend._copy(gm) for name in (*METHODS, "given")}
-        loaded: list[tuple[Any, Path]] = []
-
-        def generate(name: str, scheduler_pass: Any) -> tuple[Any, Path]:
-            loaded.clear()
-            patches = {"reorder_for_peak_memory": False, "_post_fusion_custom_pass": scheduler_pass}
-            mode = detect_fake_mode(example_inputs)
-            with (
-                mock.patch.object(mode, "allow_non_fake_inputs", frozen),  # as Inductor does for frozen weights
-                config.patch(patches),
-                TracingContext.report_output_strides(),
-                backend._active(lambda m, p: loaded.append((m, p))),
-            ):
-                compile_inner(graphs[name], example_inputs, **kwargs)
-            if len(loaded) != 1:
-                raise RuntimeError(f"{len(loaded)} modules were generated")
-            return loaded[0]
-
-        def receive(module: Any, path: Path) -> None:
-            original = module.call
-            seen: list[int] = []
-
-            def call(args: list[Any]) -> Any:
-                if seen:
-                    return original(args)
-                seen.append(1)
-                return self.first(module, path, args, generate)
-
-            module.call = call
-
-        with backend._active(receive):
-            return compile_inner(gm, example_inputs, **kwargs)
-
-    def first(self, module: Any, path: Path, args: list[Any], generate: Any) -> Any:
+    def first(self, module: Any, path: Path, original: Any, args: list[Any], generate: Any) -> Any:
         import torch
         from generators import random_order
         from peakmem.model import PeakmemError
@@ -157,12 +113,12 @@ class Study:
 
         row: dict[str, Any] = {"graph": graph_name(path).split("_")[-1]}
         self.rows.append(row)
-        candidate = Candidate("default", module, path, module.call)
+        candidate = Candidate("default", module, path, original)
         try:
             wrapper = candidate.read()
         except PeakmemError as error:
             row["fallback"] = str(error)
-            return module.call(args)
+            return original(args)
         again = Again(wrapper.inputs, args)
         again.set_aside(args, wrapper.inputs, wrapper.inputs)
         state = torch.get_rng_state()
@@ -225,7 +181,7 @@ class Study:
         from peakmem_inductor.record import measure, record_profile
 
         try:
-            module, path = generate(name, chosen)
+            module, path = generate(chosen)
             candidate = candidate_type(name, module, path, module.call)
             wrapper = candidate.read()
             _, differs, realized = run(wrapper, candidate.namespace, measure, False)
@@ -238,16 +194,6 @@ class Study:
         except Exception as error:
             logging.exception(name)
             return {"error": f"{type(error).__name__}: {error}"}, None
-
-
-def buffers_in(graph: Any, order: Any) -> list[str]:
-    """Buffers in the order in which an order of statements writes them."""
-    found: dict[str, None] = {}
-    for v in order:
-        step = graph.steps[v]
-        written = [n for n, access, _ in step.accesses if access != "r"]
-        found.update(dict.fromkeys((*step.scratch, *step.defines, *written)))
-    return [n for n in found if n.startswith("buf")]
 
 
 def child(config: dict[str, Any], target: Path, time_limit: float) -> None:

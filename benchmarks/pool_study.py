@@ -31,7 +31,7 @@ class Study:
     def backend(self, gm: Any, example_inputs: Any) -> Any:
         return compile_each(self.graph, gm, example_inputs)
 
-    def graph(self, loaded: Any, path: Path, original: Any, args: list[Any]) -> Any:
+    def graph(self, loaded: Any, path: Path, original: Any, args: list[Any], generate: Any) -> Any:
         from peakmem.model import PeakmemError
         from peakmem_inductor.arguments import Again, difference
         from peakmem_inductor.devices import random_state, set_random_state

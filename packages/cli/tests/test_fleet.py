@@ -342,10 +342,12 @@ def test_sigterm_writes_everything_found(folder: Path, tmp_path: Path) -> None:
     arguments = [sys.executable, "-m", "peakmem_cli", "survey", str(folder), "-j", "1", "--time-limit", "inf", "-o", str(lines), "-o", str(table)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         waited = threading.Event()
-        for _ in range(1200):
+        for _ in range(6000):
             if lines.exists() and lines.read_bytes().endswith(b"\n"):
                 break
             waited.wait(0.1)
+        else:
+            pytest.fail("no row came")
         run.send_signal(signal.SIGTERM)
         out, err = run.communicate(timeout=600)
     assert run.returncode == 143, err

@@ -6,6 +6,7 @@ import random
 import sys
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from generators import ladder, random_order, random_program
@@ -46,18 +47,18 @@ KINDS: dict[str, dict[str, bool]] = {
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - {"reduced"}))
 def test_all_methods_find_the_price_of_the_shortest_path(kind: str) -> None:
     feasible = infeasible = 0
-    for problem in problems(60, 7, **KINDS[kind]):
+    for problem in problems(30, 7, **KINDS[kind]):
         for target in targets(problem):
             truth = shortest_path(problem, target)
             feasible, infeasible = feasible + (truth is not None), infeasible + (truth is None)
             assert_least(problem, target, truth)
-    assert feasible > 8
-    assert infeasible > 8
+    assert feasible > 4
+    assert infeasible > 4
 
 
 def test_a_budget_below_the_price_is_infeasible_and_at_the_price_is_not() -> None:
     checked = 0
-    for problem in problems(60, 7):
+    for problem in problems(30, 7):
         for target in targets(problem):
             price = shortest_path(problem, target)
             if price:
@@ -76,6 +77,7 @@ def test_no_copy_where_the_cap_is_one() -> None:
         assert solve(once, peak - 1).status == "infeasible"
 
 
+@cache
 def some_plans(count: int = 60, **kind: bool) -> list[tuple[Plan, int]]:
     """Plans that solve found, each with its target."""
     found = []
@@ -264,7 +266,7 @@ def test_models_that_grow_step_by_step_find_the_price_of_the_shortest_path(monke
 
     monkeypatch.setattr(solver, "FIRST_MODEL", 1)
     monkeypatch.setattr(solver, "grow", watched)
-    for problem in problems(60, 7):
+    for problem in problems(30, 7):
         for target in targets(problem):
             truth = shortest_path(problem, target)
             outcome = solve(problem, target, time_limit=600)

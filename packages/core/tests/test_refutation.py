@@ -28,7 +28,7 @@ def certificate(program: Program, proof: dict[str, object]) -> dict[str, object]
     }
 
 
-@pytest.mark.parametrize(("count", "overlays"), [(700, False), (300, True)])
+@pytest.mark.parametrize(("count", "overlays"), [(300, False), (150, True)])
 def test_refuted_budgets_are_refuted_and_the_checker_agrees(count: int, overlays: bool) -> None:
     """Every node kind of a refutation occurs, and none refutes a budget that can be kept."""
     kinds: Counter[str] = Counter()

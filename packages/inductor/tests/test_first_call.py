@@ -7,7 +7,7 @@ from typing import Any
 
 import peakmem_inductor
 import pytest
-from test_backend import branching, gradients, same
+from test_backend import branching, forked, gradients, same
 
 
 def normed(torch: Any) -> Any:
@@ -154,7 +154,7 @@ def checkpointed(torch: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("net", "one_step"),
-    [(lambda t: branching(t, 32), accumulated), (lambda t: branching(t, 16), under_autocast), (checkpointed, plain_step)],
+    [(lambda t: branching(t, 32), accumulated), (forked, under_autocast), (checkpointed, plain_step)],
     ids=["accumulation", "autocast", "checkpoint"],
 )
 def test_ways_to_train(torch: Any, net: Any, one_step: Any) -> None:

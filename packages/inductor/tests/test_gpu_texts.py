@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from peakmem_inductor.building import build_graph
-from peakmem_inductor.cuda.programs import trace_of
+from peakmem_inductor.cuda.caching import BlockState, CachingAllocator, SegmentState
+from peakmem_inductor.cuda.programs import replay_program, trace_of
 from peakmem_inductor.effects import Effects, hidden_effects
 from peakmem_inductor.emitting import emit, realize
 from peakmem_inductor.model import InductorModel
@@ -203,3 +204,34 @@ def test_recorded_wrappers_need_what_the_real_allocator_was_asked_for(rows: list
         assert simulate(*back) == row["requested"]["permuted"], row["name"]
     assert len(rows) >= 16
     assert pools >= 10
+
+
+def segment_states(rows: list[Any]) -> tuple[SegmentState, ...]:
+    return tuple(
+        SegmentState(address, 0, small, tuple(BlockState(size, requested, active) for size, requested, active in blocks), order=order)
+        for address, order, small, blocks in rows
+    )
+
+
+def test_recorded_wrappers_allocate_and_reserve_as_the_replay_says(rows: list[dict[str, Any]]) -> None:
+    """Peaks of requested, allocated and reserved above entry of torch's own allocator, from the states that the programs met."""
+    replays = 0
+    for row in rows:
+        if not row.get("entries"):
+            continue
+        wrapper, profile = parse_wrapper(row["source"], where=row["name"]), Profile.from_json(row["profile"])
+        permuted = realize(build_graph(wrapper, profile), row["order"])
+        programs = {"untouched": (wrapper, profile), "permuted": permuted}
+        if row["pool"] is not None:
+            pooled = add_pool(*permuted, fixed_sizes=True)
+            if pooled.size == row["pool"]["bytes"]:
+                programs["pool"] = (pooled.wrapper, pooled.profile)
+        for name, program in programs.items():
+            for entry, measured in row["entries"][name]:
+                allocator = CachingAllocator(state=segment_states(entry["segments"]))
+                before = allocator.figures
+                peak = replay_program(trace_of(*program), allocator, entry["addresses"]).peak
+                found = [peak.requested - before.requested, peak.allocated - before.allocated, peak.reserved - before.reserved]
+                assert found == measured, (row["name"], name)
+                replays += 1
+    assert replays >= 100

@@ -190,7 +190,7 @@ def test_files_with_one_thing_wrong_are_refused():
     """What is accepted all the same computes the same: two tensors of one value in each other's place, a mask that says what the numbers say."""
     refused: Counter[str] = Counter()
     accepted = 0
-    for rng, data in nets(range(200, 330), size=4):
+    for rng, data in nets(range(200, 265), size=4):
         try:
             made, _ = in_bands(data, rng)
             check_split(data, made)
@@ -210,7 +210,7 @@ def test_files_with_one_thing_wrong_are_refused():
             else:
                 accepted += 1
                 assert same(data, other), way.__name__
-    assert refused.total() >= 2000 and accepted < 0.05 * refused.total()
+    assert refused.total() >= 1000 and accepted < 0.05 * refused.total()
     assert set(refused) == {way.__name__ for way in WAYS}
 
 
@@ -227,7 +227,7 @@ def test_kept_halos_with_one_thing_wrong_are_refused():
     """There bands are put together from pieces of others: more slices and joins that may be of the wrong rows."""
     refused: Counter[str] = Counter()
     accepted = 0
-    for rng, data in nets(range(500, 620)):
+    for rng, data in nets(range(500, 560)):
         try:
             made = kept(data, rng)
         except (Refused, InputError):
@@ -247,7 +247,7 @@ def test_kept_halos_with_one_thing_wrong_are_refused():
             else:
                 accepted += 1
                 assert same(data, other), way.__name__
-    assert refused.total() > 500 and accepted < 0.05 * refused.total()
+    assert refused.total() > 250 and accepted < 0.05 * refused.total()
 
 
 def test_what_is_accepted_has_the_same_bits(tflm):

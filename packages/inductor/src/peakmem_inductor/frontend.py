@@ -29,6 +29,17 @@ class InductorFrontend(Frontend):
             "flag",
             "Lay the buffers at planned offsets in one allocation, which the program makes anew in every call (optimize).",
         ),
+        Option(
+            "least-reserved",
+            "flag",
+            "Of the orders with the least peak take one for which torch's caching allocator reserves least (GPU programs, optimize).",
+        ),
+        Option(
+            "cache",
+            "text",
+            "With --least-reserved: a memory snapshot whose end is the allocator's state before the call (default: nothing but the arguments).",
+            metavar="FILE",
+        ),
     )
 
     def sniff(self, path: Path, head: bytes) -> bool:

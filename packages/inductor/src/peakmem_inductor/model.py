@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from peakmem.frontends import Model, Progress, Structure, Verification
-from peakmem.model import InputError, PeakmemError, Program, Refused, RuntimeFailed, RuntimeMissing, Schedule
+from peakmem.model import (
+    InputError,
+    PeakmemError,
+    Program,
+    Refused,
+    RuntimeFailed,
+    RuntimeMissing,
+    Schedule,
+    UsageError,
+)
 from peakmem.system.files import check_output, write_atomically
 from peakmem.system.process import run_child
 
@@ -34,7 +43,10 @@ from peakmem_inductor.wrapper import is_ahead_of_time, parse_wrapper
 if TYPE_CHECKING:
     from peakmem.ordering import Ordering
 
+    from peakmem_inductor.cuda.reserving import Reserving
+
 PIP = "pip install 'peakmem-inductor[torch]'"
+Reserve = Callable[[Graph, Sequence[int], int], "Reserving"]
 QUANTITY = "bytes_above_entry"
 TIMEOUT = 900
 
@@ -58,19 +70,29 @@ class InductorModel(Model):
     notes : tuple of str
     pool : bool
         `apply` lays the buffers in one allocation.
+    reserve : callable, optional
+        Chooses among orders of one peak; see `peakmem_inductor.cuda.reserving.reserve_least`.
     """
 
     frontend = "inductor"
     quantity = QUANTITY
 
     def __init__(
-        self, wrapper: Wrapper, profile: Profile, path: Path | None = None, notes: tuple[str, ...] = (), pool: bool = False
+        self,
+        wrapper: Wrapper,
+        profile: Profile,
+        path: Path | None = None,
+        notes: tuple[str, ...] = (),
+        pool: bool = False,
+        reserve: Reserve | None = None,
     ) -> None:
         self.wrapper = wrapper
         self.profile = profile
         self._path = path
         self._notes = notes
         self._pool = pool
+        self._reserve = reserve
+        self._reserved: Reserving | None = None
 
     @cached_property
     def graph(self) -> Graph:
@@ -128,6 +150,13 @@ class InductorModel(Model):
 
     def schedule(self, ordering: Ordering, *, deadline: float | None = None) -> Schedule:
         schedule = Schedule(orders=dict(ordering.orders))
+        if self._reserve is not None:
+            found = self._reserve(self.graph, ordering.orders[""], ordering.lower_bound - self.program.entry_bytes)
+            if found.growth >= found.untouched and ordering.peak - self.program.entry_bytes >= self.predicted_bytes:
+                least = found.least and found.growth == found.untouched
+                found = replace(found, order=tuple(range(len(self.program))), growth=found.untouched, least=least)
+            self._reserved = found
+            return replace(schedule, orders={**ordering.orders, "": found.order}, notes=(str(found),))
         return replace(schedule, notes=(str(self._with_pool(*self._realized(schedule))),)) if self._pool else schedule
 
     def _realized(self, schedule: Schedule) -> tuple[Wrapper, Profile]:
@@ -149,7 +178,8 @@ class InductorModel(Model):
             pooled = self._with_pool(wrapper, profile)
             return InductorModel(pooled.wrapper, pooled.profile, None, self._notes)
         model = InductorModel(wrapper, profile, None, self._notes)
-        if model.predicted_bytes >= self.predicted_bytes:
+        same = self._reserve is None or schedule.orders[""] == tuple(range(len(self.program)))
+        if model.predicted_bytes > self.predicted_bytes or (same and model.predicted_bytes == self.predicted_bytes):
             return InductorModel(self.wrapper, self.profile, None, (*self._notes, "left as it is: no order needs less"))
         return model
 
@@ -225,12 +255,14 @@ class InductorModel(Model):
         )
 
     def extras(self, other: Model, verification: Verification | None) -> dict[str, Any]:
+        reserved = self._reserved
         return {
             "torch": self.profile.torch or None,
             "threads": self.profile.threads or None,
             "recorded_peak": self.profile.measured_peak,
             "data_dependent": self.graph.data_dependent,
             "devices": list(self.wrapper.devices),
+            **({"reserved_bytes": reserved.growth, "reserved_before": reserved.untouched, "least_reserved": reserved.least} if reserved else {}),
         }
 
 
@@ -264,7 +296,10 @@ def load_model(path: Path, options: Mapping[str, Any]) -> InductorModel:
             from peakmem_inductor.effects import operator_effects
 
             profile = replace(profile, operators={k: operator_effects(k) for k in profile.operators})
-    model = InductorModel(wrapper, profile, path, pool=bool(options.get("pool")))
+    pool, reserve = bool(options.get("pool")), _reserve(path, wrapper, options)
+    if pool and reserve is not None:
+        raise UsageError("--pool and --least-reserved: give one of them; with a pool there is one request whose place matters")
+    model = InductorModel(wrapper, profile, path, pool=pool, reserve=reserve)
     try:
         _ = model.graph, model.predicted_bytes
     except RecursionError:
@@ -274,6 +309,32 @@ def load_model(path: Path, options: Mapping[str, Any]) -> InductorModel:
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     return model
+
+
+def _reserve(path: Path, wrapper: Wrapper, options: Mapping[str, Any]) -> Reserve | None:
+    """What ``--least-reserved`` and ``--cache`` ask for."""
+    cache = options.get("cache")
+    if not options.get("least_reserved"):
+        if cache:
+            raise UsageError("--cache: is for --least-reserved")
+        return None
+    if not any(d == "cuda" for d in wrapper.devices):
+        raise UsageError(f"{path}: runs on the CPU, whose allocator reserves nothing; --least-reserved is for GPU programs")
+    from peakmem_inductor.cuda.conf import Settings
+    from peakmem_inductor.cuda.reserving import reserve_least
+
+    state, settings = None, Settings()
+    if cache:
+        from peakmem_inductor.cuda.snapshots import read_snapshot
+
+        snapshot = read_snapshot(Path(cache))
+        devices, settings = snapshot.devices, snapshot.settings
+        if len(devices) != 1:
+            raise InputError(f"{cache}: holds memory of {len(devices)} devices; give a snapshot of the one that the program runs on")
+        if devices[0].grows:
+            raise InputError(f"{cache}: holds expandable segments, for which no order is searched")
+        state = devices[0].segments
+    return lambda graph, order, bound: reserve_least(graph, order, state, bound=bound, settings=settings)
 
 
 def _count(number: int, what: str) -> str:

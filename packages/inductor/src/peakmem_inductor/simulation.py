@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from peakmem_inductor.forms import Form, Wrapper
 from peakmem_inductor.profile import Profile
@@ -36,10 +36,7 @@ def requests(wrapper: Wrapper, profile: Profile) -> Iterator[tuple[str, int]]:
         if layout is not None:
             where[name] = home[name] = layout.storage
             size[layout.storage] = layout.bytes if layout.storage in freed else 0
-    elements: dict[str, list[str]] = {}
-    for form in wrapper.forms:
-        if form.kind == "getitem":
-            elements.setdefault(form.target, []).append(form.defines[0])
+    elements = elements_of(wrapper)
     for form in merged_blocks(wrapper.forms):
         if form.kind == "allocation":
             name = form.defines[0]
@@ -49,31 +46,17 @@ def requests(wrapper: Wrapper, profile: Profile) -> Iterator[tuple[str, int]]:
             yield name, layout.own_bytes
         elif form.kind in ("view", "rename") and form.target in where:
             where[form.defines[0]] = where[form.target]
-        elif form.kind in ("kernel", "extern", "operator", "block"):
-            made = []
-            for name in form.defines:
-                made += _leaves(name, elements) if name in elements else [name]
-            fresh = []
-            for name in made:
-                made_layout = profile.names.get(name)
-                if made_layout is None:
-                    continue
-                where[name] = home[name] = home.get(made_layout.storage, name) if made_layout.storage != name else name
-                if made_layout.storage == name:
-                    size[name] = made_layout.bytes
-                    fresh.append((name, made_layout.bytes))
-            container = form.defines[0] if form.defines else ""
-            kept: dict[str, int] = {}
-            for name, change in profile.requests.get(form.text) or [*fresh, *_besides(profile, form.text)]:
-                called = f"{container}{name}" if name.startswith("+") else name
-                if called != name:
-                    kept[called] = kept.get(called, 0) + change
-                yield called, change
-            unnamed = [(name, bytes) for name, bytes in kept.items() if bytes]
-            if unnamed and (container in elements or (container and container not in profile.names)):
-                where[container], parts[container] = container, unnamed
-            else:
-                yield from ((name, -bytes) for name, bytes in unnamed)
+        elif form.kind in CALLS:
+            for name in made_by(form, elements):
+                layout = profile.names.get(name)
+                if layout is not None:
+                    where[name] = home[name] = home.get(layout.storage, name) if layout.storage != name else name
+                    if layout.storage == name:
+                        size[name] = layout.bytes
+            rows, unnamed = call_requests(form, profile, elements)
+            yield from rows
+            if unnamed:
+                where[form.defines[0]], parts[form.defines[0]] = form.defines[0], unnamed
         home.update((name, where[name]) for name in form.defines if name in where)
         if form.kind == "delete":
             for name in form.deletes:
@@ -82,13 +65,48 @@ def requests(wrapper: Wrapper, profile: Profile) -> Iterator[tuple[str, int]]:
                     yield from ((part, -bytes) for part, bytes in parts.get(storage) or [(storage, size[storage])])
 
 
-def _besides(profile: Profile, text: str) -> Iterator[tuple[str, int]]:
-    """What a call asks for besides its results where that is not known one by one."""
-    if workspace := profile.workspaces.get(text, 0):
-        yield "workspace", workspace
-        yield "workspace", -workspace
-    if residue := profile.residues.get(text, 0):
-        yield "+0", residue
+CALLS = ("kernel", "extern", "operator", "block")
+"""Kinds of forms that run something, which may ask for memory."""
+
+Requests = list[tuple[str, int]]
+
+
+def call_requests(form: Form, profile: Profile, elements: Mapping[str, Sequence[str]]) -> tuple[Requests, Requests]:
+    """What a call asks for and gives back at once, and what it leaves to its result without a name."""
+    asked = profile.requests.get(form.text)
+    if asked is None:
+        layouts = ((name, profile.names.get(name)) for name in made_by(form, elements))
+        asked = tuple((name, layout.bytes) for name, layout in layouts if layout is not None and layout.storage == name)
+        if workspace := profile.workspaces.get(form.text, 0):
+            asked += (("workspace", workspace), ("workspace", -workspace))
+        if residue := profile.residues.get(form.text, 0):
+            asked += (("+0", residue),)
+    container = form.defines[0] if form.defines else ""
+    rows: Requests = []
+    kept: dict[str, int] = {}
+    for name, change in asked:
+        called = f"{container}{name}" if name.startswith("+") else name
+        if called != name:
+            kept[called] = kept.get(called, 0) + change
+        rows.append((called, change))
+    unnamed = [(name, bytes) for name, bytes in kept.items() if bytes]
+    if container in elements or (container and container not in profile.names):
+        return rows, unnamed
+    return [*rows, *((name, -bytes) for name, bytes in unnamed)], []
+
+
+def elements_of(wrapper: Wrapper) -> dict[str, list[str]]:
+    """Of each tuple the names of what is taken out of it."""
+    elements: dict[str, list[str]] = {}
+    for form in wrapper.forms:
+        if form.kind == "getitem":
+            elements.setdefault(form.target, []).append(form.defines[0])
+    return elements
+
+
+def made_by(form: Form, elements: Mapping[str, Sequence[str]]) -> list[str]:
+    """What a call binds, tuples taken apart."""
+    return [leaf for name in form.defines for leaf in (_leaves(name, elements) if name in elements else (name,))]
 
 
 def merge_blocks(group: Sequence[Form]) -> Form:
@@ -118,7 +136,7 @@ def merged_blocks(forms: Sequence[Form]) -> Iterator[Form]:
         yield merge_blocks(group)
 
 
-def _leaves(name: str, elements: dict[str, list[str]]) -> list[str]:
+def _leaves(name: str, elements: Mapping[str, Sequence[str]]) -> list[str]:
     found = []
     for element in elements.get(name, []):
         found += _leaves(element, elements) if element in elements else [element]

@@ -1,4 +1,5 @@
-"""The replay beside PyTorch's real allocator, on requests that nobody has recorded: needs a CUDA build of PyTorch and no GPU."""
+"""The replay beside PyTorch's real allocator, on requests that nobody has recorded, and the backend on a CUDA without hardware: needs a CUDA
+build of PyTorch and no GPU."""
 
 from __future__ import annotations
 
@@ -44,3 +45,15 @@ def test_the_replay_is_the_allocator(case: Case, stub: dict[str, str]) -> None:
     assert len(real) == COUNT
     for seed, rows in real.items():
         assert [list(row) for row in replayed(case, random_trace(seed))] == rows, seed
+
+
+def test_the_backend_on_a_cuda_without_hardware(stub: dict[str, str], tmp_path: Path) -> None:
+    """The tests of the backend that need a device, where torch finds one that is none; there they must not skip."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-rs", str(HERE / "test_backend_on_cuda.py")]
+    environment = {n: v for n, v in os.environ.items() if not n.startswith("PYTEST_")}
+    done = subprocess.run(
+        command, env=environment | stub | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}, capture_output=True, text=True, cwd=HERE.parent
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    assert " passed" in done.stdout
+    assert "skipped" not in done.stdout

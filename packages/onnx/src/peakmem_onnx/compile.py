@@ -35,7 +35,7 @@ from peakmem_onnx.portable import numbering_of
 from peakmem_onnx.process import parse_session
 from peakmem_onnx.replaying import unavailable
 from peakmem_onnx.rewrite import permute_level
-from peakmem_onnx.rules import LEVELS
+from peakmem_onnx.rules import LEVELS, NCHWC
 from peakmem_onnx.runtime import ask, require_runtime, scratch
 from peakmem_onnx.ways import ARENA, NODES, PORTABLE, RECIPE, REPLAY, Way, way_of
 
@@ -262,6 +262,11 @@ def _optimized(
         )
     protos.write_marker(proto, recipe)
     _arrange(proto, executed, way, notes)
+    if sum(node.domain == NCHWC and node.op_type == "ReorderOutput" for node in proto.graph.node) > 1:
+        notes.append(
+            "ONNX Runtime's layout optimizer places some nodes by their addresses in memory: what other processes run today may need "
+            "other bytes than this one did"
+        )
     sets = tuple(feeds for index, feeds in enumerate(origin.feeds) if index in usable)
     return proto, replace(origin, feeds=sets, recipe=recipe, blanked=tuple(blanked))
 

@@ -77,9 +77,7 @@ def ask(
     job, answer = folder / "job.json", folder / "answer.json"
     job.write_text(json.dumps({"steps": list(steps)}))
     answer.unlink(missing_ok=True)
-    environment = dict(os.environ)
-    for name in ("LD_PRELOAD", "PEAKMEM_ONNX_CHILD"):
-        environment.pop(name, None)
+    environment = child_environment(os.environ)
     if preload is not None:
         environment["LD_PRELOAD"] = str(preload)
     done = run_child(
@@ -96,6 +94,18 @@ def ask(
         if "error" in result and not step.get("optional"):
             raise RuntimeFailed(one_line(result["error"]))
     return results
+
+
+KEPT = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "PYTHONUTF8", "PYTHONIOENCODING")
+"""Variables that a child is given, beside ONNX Runtime's own, which begin with ``ORT_``."""
+
+
+def child_environment(given: Mapping[str, str]) -> dict[str, str]:
+    """Only what a child needs: on Linux any other variable, a number of threads say, would move what lies in memory, by whose
+    addresses ONNX Runtime's layout optimizer goes (see `peakmem_onnx.child`)."""
+    if not sys.platform.startswith("linux"):
+        return {name: value for name, value in given.items() if name != "PEAKMEM_ONNX_CHILD"}
+    return {name: value for name, value in given.items() if name in KEPT or name.startswith("ORT_")}
 
 
 def one_line(text: str) -> str:
