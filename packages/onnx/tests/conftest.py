@@ -29,6 +29,16 @@ SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "onnx"
 FLOAT, INT32, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL
 
 
+def need_runtime_for(path: Path) -> None:
+    """Skip where this release of ONNX Runtime itself takes no such file: a later version of the format, an operator on a type that it lacks."""
+    import onnxruntime
+
+    try:
+        onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    except Exception as error:
+        pytest.skip(f"onnxruntime {runtime_version()} does not load it: {error}")
+
+
 def value(name: str, shape: Sequence[Any] | None, kind: int = FLOAT) -> Any:
     return helper.make_tensor_value_info(name, kind, shape)
 

@@ -12,7 +12,7 @@ from peakmem_onnx.guesses import usual_size
 from peakmem_onnx.replaying import unavailable
 from peakmem_onnx.runtime import counting_library
 
-from .conftest import FLOAT, INT64, branches, model, needs_runtime, pypi_model, value, weight
+from .conftest import FLOAT, INT64, branches, model, need_runtime_for, needs_runtime, pypi_model, value, weight
 from .test_ways import confirm
 
 pytestmark = needs_runtime
@@ -83,7 +83,9 @@ def test_inputs_of_any_type(store, name):
         helper.make_graph(nodes, "g", [value("x", [3, 5], kind)], [value("y", [3, 5])]),
         opset_imports=[helper.make_opsetid("", 21)], ir_version=10,
     )  # fmt: skip
-    m = load(store(proto), frontend="onnx", ort_level="none")
+    path = store(proto)
+    need_runtime_for(path)  # 1.21 casts nothing of 4 bits
+    m = load(path, frontend="onnx", ort_level="none")
     check = confirm(m.verify(m))
     assert check.varied is not False
 
