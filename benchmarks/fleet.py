@@ -4,7 +4,7 @@
 
 FOLDER must not exist; models are copied into it (of the shared data, and with ``--packages`` of distributions that are installed here),
 and beside them are planted files cut in half, an ONNX model whose Loop never ends, a name that is neither UTF-8 nor harmless, and a JSON
-file that is no program. The search is limited by work (``--effort``), for the same answer every time.
+file that is no program. The search is limited by work (``--effort``), for the same answer every time; ONNX models with open dimensions are given the first sizes that run.
 Then the same table is made
 
 whole       in one run,
@@ -183,7 +183,7 @@ def main() -> int:
 
     left_out = f"; {len(found) - len(chosen)} of more than {given.largest:,} B left out" if len(chosen) < len(found) else ""
     say(f"{len(chosen)} models{left_out}, and {len(list(place.iterdir())) - len(chosen)} files planted beside them")
-    options = ["--time-limit", given.time_limit, "--model-limit", given.model_limit, "--effort", given.effort, "-j", str(given.jobs)]
+    options = ["--option", "onnx:try-dims", "--time-limit", given.time_limit, "--model-limit", given.model_limit, "--effort", given.effort, "-j", str(given.jobs)]
     ways: dict[str, Run] = {}
 
     ways["whole"] = whole = Run(place, given.folder / "whole", options)

@@ -20,6 +20,7 @@ from peakmem_cli.screen import shorten, telling
 from .conftest import branches
 
 Call = Callable[..., Any]
+TAPE = b"#tape\nin x 100\na 50 = x\nb 10 = a\nc 70 = x\nd 10 = c b\nout d\n"
 
 
 @pytest.fixture
@@ -127,11 +128,36 @@ def test_what_cannot_be_surveyed(peakmem: Call, folder: Path, tmp_path: Path) ->
         ([folder / "notes.txt"], "no installed frontend recognises this file"),
         ([folder, "--frontend", "programm"], "program"),
         ([folder, "--jobs", 0], "--jobs"),
+        ([folder, "--option", "keep-inputs"], "is not FRONTEND:NAME"),
+        ([folder, "--option", "tapes:keep-inputs"], "no frontend is called 'tapes'"),
+        ([folder, "--option", "program:keep-inputs"], "the frontend program has no option 'keep-inputs'"),
     ):
         done = peakmem("survey", *arguments)
         assert done.code == 2
         assert sentence in done.err
         assert done.out == ""
+
+
+def test_options_go_to_the_models_of_their_frontend(peakmem: Call, tmp_path: Path) -> None:
+    """They are part of what a row answers to, so that a survey with others does not go on from it."""
+    pytest.importorskip("peakmem_tape", reason="the plugin of the tests is not installed")
+    place = tmp_path / "models"
+    place.mkdir()
+    (place / "a.tape").write_bytes(TAPE)
+    (place / "b.json").write_text(json.dumps(branches(2)))
+    rows = tmp_path / "rows.jsonl"
+    for more in ([], ["--option", "tape:align=64"], ["--option", "tape:align=64"]):
+        done = peakmem("survey", place, "-o", rows, "--resume", *more)
+        assert done.code == 0, done.err
+        assert [json.loads(line)["name"] for line in rows.read_text().splitlines()].count("b.json") == 1
+    lines = [json.loads(line) for line in rows.read_text().splitlines()]
+    tapes = [line["result"]["live_peak_before"] for line in lines if line["name"] == "a.tape"]
+    assert len(tapes) == 2
+    assert tapes[1] == peakmem("optimize", place / "a.tape", "--align", 64, "--json").document["live_peak_before"] > tapes[0]
+    for text, sentence in (("tape:keep-inputs=1", "takes no value"), ("tape:align", "needs a value"), ("tape:only=none", "is none of all, last")):
+        done = peakmem("survey", place, "--option", text)
+        assert (done.code, done.out) == (2, "")
+        assert sentence in done.err
 
 
 def test_a_process_that_ends_without_an_answer_is_named() -> None:

@@ -108,7 +108,7 @@ def test_what_is_open_is_told_with_options_to_begin_with(store):
     proto = model([helper.make_node("Add", ["x", "m"], ["y"])],
                   [value("x", ["batch", 3, "height", "width"]), value("m", ["batch", "?", 1, 1])], [value("y", None)])
     path = store(proto)
-    with pytest.raises(InputError, match=r"to begin with: --dim batch=1 --dim height=224 --dim width=224 --shape m=1,1,1,1, with which it runs$"):
+    with pytest.raises(InputError, match=r"to begin with: --dim batch=1 --dim height=224 --dim width=224 --shape m=1,1,1,1, with which it runs \(--try-dims takes them\)$"):
         load(path, frontend="onnx")
     load(path, frontend="onnx", dim=("batch=1", "height=224", "width=224"), shape=("m=1,1,1,1",))
     assert [usual_size(name) for name in ("batch_size", "N", "seq_len", "n_frames", "image_height", "w", "unk__7")] == [1, 1, 128, 128, 224, 224, 1]
@@ -118,7 +118,7 @@ def test_what_is_open_is_told_with_options_to_begin_with(store):
 def test_what_is_open_is_told_with_options_that_run(store):
     """A size that the names do not say is found by running; where none is found, nothing is said of running."""
     nodes = [helper.make_node("Reshape", ["x", "shape"], ["h"]), helper.make_node("Add", ["h", "s"], ["y"])]
-    for length, told in ((48, "--dim frames=48 --shape s=2,1,1, with which it runs"), (47, "--dim frames=128 --shape s=2,128,1")):
+    for length, told in ((48, r"--dim frames=48 --shape s=2,1,1, with which it runs \(--try-dims takes them\)"), (47, "--dim frames=128 --shape s=2,128,1")):
         shape = helper.make_tensor("shape", 7, [3], [2, 1, length * 2])
         proto = model(nodes, [value("x", ["frames", 4]), value("s", [2, "", 1])], [value("y", None)], [shape])
         with pytest.raises(InputError, match=f"to begin with: {told}$"):
@@ -189,3 +189,39 @@ def test_totals_with_loading():
     row = totals.Total("all", 100, 50, 300, 200)
     assert row.total == 300
     assert totals.Total("all", 100, 150, 300, 200).total == 350
+
+
+def test_what_is_open_can_be_given_the_sizes_tried(store, tmp_path):
+    proto = model([helper.make_node("Add", ["x", "m"], ["y"])],
+                  [value("x", ["batch", 3, "height", "width"]), value("m", ["batch", "?", 1, 1])], [value("y", None)])
+    path = store(proto)
+    m = load(path, frontend="onnx", try_dims=True)
+    assert m.origin.feeds[0]["x"].shape == (1, 3, 224, 224)
+    assert any("--dim batch=1 --dim height=224 --dim width=224 --shape m=1,1,1,1" in note for note in m.notes)
+    smaller = load(path, frontend="onnx", try_dims=True, dim=("height=8",))
+    assert smaller.origin.feeds[0]["x"].shape == (1, 3, 8, 224), "what is said wins"
+    assert not any("tried" in note for note in load(path, frontend="onnx", try_dims=True, dim=("batch=1", "height=8", "width=8"), shape=("m=1,1,1,1",)).notes)
+    never = model([helper.make_node("Reshape", ["x", "shape"], ["y"])], [value("x", ["n", 4])], [value("y", None)],
+                  [helper.make_tensor("shape", 7, [2], [7, 13])])
+    with pytest.raises(InputError, match="to begin with: --dim n=1$"):
+        load(store(never), frontend="onnx", try_dims=True)
+
+
+def test_a_file_that_peakmem_wrote_is_not_held_to_inputs_that_its_source_refused(store, tmp_path):
+    """A mode that does not go with the shape, as a sampling rate may not: left out when the file is made, and when it is looked at."""
+    shape = helper.make_tensor("shape", 7, [2], [5, 5])
+    wrong = helper.make_graph([helper.make_node("Reshape", ["x", "shape"], ["a"], name="r")], "wrong", [], [value("a", None)], [shape])
+    right = helper.make_graph([helper.make_node("Relu", ["x"], ["b"], name="i")], "right", [], [value("b", None)])
+    nodes = [
+        helper.make_node("Equal", ["mode", "eight"], ["c"], name="e"),
+        helper.make_node("If", ["c"], ["h"], name="branch", then_branch=wrong, else_branch=right),
+        helper.make_node("Neg", ["h"], ["y"], name="n"),
+    ]
+    proto = model(nodes, [value("x", [4, 4]), value("mode", [], INT64)], [value("y", None)], [helper.make_tensor("eight", INT64, [], [8])])
+    m = load(store(proto), frontend="onnx")
+    refused = [note for note in m.notes if "refuses inputs of set 1" in note]
+    assert len(refused) == 1
+    m.save(tmp_path / "made.onnx")
+    again = load(tmp_path / "made.onnx", frontend="onnx")
+    assert len(again.origin.feeds) == len(m.origin.feeds) == 1
+    confirm(m.verify(again))

@@ -28,7 +28,7 @@ from peakmem_onnx.feeds import (
     write_feeds,
 )
 from peakmem_onnx.graph import Graph, read_graph
-from peakmem_onnx.guesses import suggestion
+from peakmem_onnx.guesses import suggest
 from peakmem_onnx.orders import default_order, file_order, priority_order
 from peakmem_onnx.planned import LARGEST_REGION
 from peakmem_onnx.portable import numbering_of
@@ -97,13 +97,19 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
         free = protos.open_axes(proto, recorded)
         shapes = {**recorded, **shapes}
     external = str(path.parent.resolve()) if protos.external_files(proto) else ""
+    tried = ""
     try:
         protos.fix_dimensions(proto, dims if marker is None else {}, shapes, path, free)
     except protos.OpenDimensions as error:
         session_of_tries = {"threads": 1, "external": external, "limit": LIMIT_OF_TRIES}
-        raise InputError(f"{error}{suggestion(proto, fixed, path, session_of_tries)}") from None
+        found = suggest(proto, fixed, path, session_of_tries)
+        if found is None or not found.runs or not options.get("try_dims"):
+            raise InputError(f"{error}{found or ''}") from None
+        shapes = {**found.shapes, **shapes}
+        protos.fix_dimensions(proto, {}, shapes, path)
+        tried = f"its open dimensions were given the first sizes tried with which it runs, for which all figures are: {found.options}"
     sets = largest_first(make_feeds(protos.with_shapes(proto, shapes if recorded and not arrays else {}), fixed, path, arrays))
-    notes: list[str] = []
+    notes = [tried] if tried else []
     source = b""
     if marker is None:
         protos.name_nodes(proto)
@@ -225,6 +231,9 @@ def _studied(proto: Any, origin: Origin, way: Way, notes: list[str]) -> tuple[An
         try:
             if origin.source:
                 proto, origin = _optimized(origin, way, session, notes, folder, path)
+            elif len(origin.feeds) > 1:  # of a file that peakmem wrote, whose source may have refused some of them
+                _, _, usable = _run_optimizer(proto.SerializeToString(), "none", session, write_feeds(origin.feeds, folder), folder, path)
+                origin = _accepting(origin, usable, notes)
             graph = read_graph(proto.graph)
             if way is NODES and any(node.bodies for node in graph.nodes):
                 raise InputError(f"{path}: has nodes with bodies (If, Loop, Scan), which --executor nodes does not run; use ort")
@@ -246,9 +255,7 @@ def _optimized(
     """What ONNX Runtime makes of the source at the level of ``origin``, its nodes in the order that ran."""
     feeds = write_feeds(origin.feeds, folder)
     proto, executed, usable = _run_optimizer(origin.source, origin.level, session, feeds, folder, path)
-    for index in range(len(origin.feeds)):
-        if index not in usable:
-            notes.append(f"ONNX Runtime refuses inputs of set {index}, which is left out: {usable.get(-1 - index, '')}")
+    origin = _accepting(origin, usable, notes)
     given = type(proto)()
     given.ParseFromString(origin.source)
     protos.drop_vanished_inputs(proto, given)
@@ -267,8 +274,15 @@ def _optimized(
             "ONNX Runtime's layout optimizer places some nodes by their addresses in memory: what other processes run today may need "
             "other bytes than this one did"
         )
-    sets = tuple(feeds for index, feeds in enumerate(origin.feeds) if index in usable)
-    return proto, replace(origin, feeds=sets, recipe=recipe, blanked=tuple(blanked))
+    return proto, replace(origin, recipe=recipe, blanked=tuple(blanked))
+
+
+def _accepting(origin: Origin, usable: Mapping[int, str], notes: list[str]) -> Origin:
+    """With the input sets that the model accepts alone."""
+    for index in range(len(origin.feeds)):
+        if index not in usable:
+            notes.append(f"ONNX Runtime refuses inputs of set {index}, which is left out: {usable.get(-1 - index, '')}")
+    return replace(origin, feeds=tuple(feeds for index, feeds in enumerate(origin.feeds) if index in usable))
 
 
 def _run_optimizer(

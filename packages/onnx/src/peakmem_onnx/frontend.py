@@ -30,6 +30,12 @@ OPTIONS = (
         "shape", "text", "Fix the whole shape of one input.", default=(), multiple=True, metavar="INPUT=N,N,..."
     ),
     Option(
+        "try-dims",
+        "flag",
+        "Give dimensions that stay open the first sizes tried with which the model runs; a note says which.",
+        default=False,
+    ),
+    Option(
         "feed",
         "text",
         "Fill an input with one value when the model is run (others get random values).",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -83,29 +84,50 @@ def shapes(inputs: Sequence[Any], guess: Guess) -> dict[str, list[int]]:
     return found
 
 
-def suggestion(proto: Any, fixed: Mapping[str, str], path: Path, session: Mapping[str, Any]) -> str:
-    """Options that fix what is open: those of the first guess with which the model runs, or of the first one.
+@dataclass(frozen=True)
+class Suggestion:
+    """Sizes for what is open: of the first guess with which the model runs, or of the first one.
+
+    Attributes
+    ----------
+    shapes : dict of str to list of int
+        Of all inputs.
+    options : str
+        As the command line takes them.
+    runs : bool
+    """
+
+    shapes: dict[str, list[int]]
+    options: str
+    runs: bool
+
+    def __str__(self) -> str:
+        return f"; to begin with: {self.options}{', with which it runs (--try-dims takes them)' if self.runs else ''}"
+
+
+def suggest(proto: Any, fixed: Mapping[str, str], path: Path, session: Mapping[str, Any]) -> Suggestion | None:
+    """Try sizes for what is open; None where an input is of unknown rank.
 
     ``fixed`` are values of inputs (see `peakmem_onnx.feeds.make_feeds`), ``session`` is for the child.
     """
     inputs = real_inputs(proto.graph)
     tried = guesses(inputs)
     if not tried:
-        return ""
+        return None
     number = _first(proto, inputs, tried, fixed, path, session)
-    told = "" if number < 0 else ", with which it runs"
+    guess = tried[max(0, number)]
+    wanted = shapes(inputs, guess)
     dims: dict[str, int] = {}
     whole = []
     for value in inputs:
         open_ones = _open(value)
-        guess = tried[max(0, number)]
         # Where a dimension has no name, or one that is no word, the whole shape is given.
         if any(isinstance(key, tuple) for key, _, _ in open_ones):
-            whole.append(f"{value.name}={','.join(map(str, shapes([value], guess)[value.name]))}")
+            whole.append(f"{value.name}={','.join(map(str, wanted[value.name]))}")
         else:
             dims.update((key, guess[key]) for key, _, _ in open_ones)
     options = [*(f"--dim {name}={size}" for name, size in dims.items()), *(f"--shape {shlex.quote(text)}" for text in whole)]
-    return f"; to begin with: {' '.join(options)}{told}"
+    return Suggestion(wanted, " ".join(options), number >= 0)
 
 
 def _first(

@@ -68,6 +68,10 @@ def command(
     exclude: Annotated[
         list[str] | None, typer.Option("--exclude", metavar="PATTERN", help="No files in folders that fit, as 'old/*'; repeatable.")
     ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="FRONTEND:NAME[=VALUE]", help="An option for the models of one frontend, as 'onnx:try-dims'; repeatable."),
+    ] = None,
     share: Annotated[str | None, typer.Option("--shard", metavar="I/N", help="Of the models, those of machine I of N.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Keep the rows of the .jsonl that answer for the same bytes and options.")] = False,
     jobs: Annotated[
@@ -116,6 +120,7 @@ def command(
         raise UsageError("--json and --json-lines: give one of them")
     if gate and against is None:
         raise UsageError("--gate: goes with --against FILE.jsonl")
+    given = options_by_frontend(option or ())
     outputs = check_outputs(output, force=force, resume=resume)
     earlier = rowfiles.read_rows(against) if against is not None else None
     screen = Screen(as_json=json or json_lines, quiet=quiet)
@@ -123,7 +128,7 @@ def command(
     if not models and share is None:
         raise InputError(f"{', '.join(map(str, paths))}: no model here that an installed frontend recognises")
     hard = model_limit if model_limit is not None else max(2 * time_limit, time_limit + 10)
-    tasks = [_task(model, time_limit, effort, no_measure, reports, limit(hard), memory) for model in models]
+    tasks = [_task(model, given.get(model.frontend, []), time_limit, effort, no_measure, reports, limit(hard), memory) for model in models]
     if reports is not None:
         _make(reports)
     growing = next((rowfiles.RowFile(path, resume=resume) for path in outputs if path.suffix.lower() == ".jsonl"), None)
@@ -173,14 +178,39 @@ def check_outputs(output: Sequence[Path] | None, *, force: bool, resume: bool = 
     return outputs
 
 
+def options_by_frontend(texts: Sequence[str]) -> dict[str, list[str]]:
+    """``onnx:dim=batch=1`` as an option of the command that each model of that frontend is given."""
+    from peakmem.frontends import get_frontend
+    from peakmem.model import UsageError
+
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        name, colon, rest = text.partition(":")
+        key, equals, value = rest.partition("=")
+        if not colon or not key:
+            raise UsageError(f"--option: {text!r} is not FRONTEND:NAME or FRONTEND:NAME=VALUE")
+        known = {option.name: option for option in get_frontend(name).options}
+        option = known.get(key)
+        if option is None:
+            raise UsageError(f"--option: the frontend {name} has no option {key!r}; it has {', '.join(sorted(known)) or 'none'}")
+        if (option.kind == "flag") == bool(equals):
+            raise UsageError(f"--option: {name}:{key} {'takes no value' if equals else 'needs a value, as ' + text + '=VALUE'}")
+        if option.choices and value not in option.choices:
+            raise UsageError(f"--option: {name}:{key}: {value!r} is none of {', '.join(option.choices)}")
+        found.setdefault(name, []).append(f"--{key}={value}" if equals else f"--{key}")
+    return found
+
+
 def _task(
-    model: Model, time_limit: float, effort: int | None, no_measure: bool, reports: Path | None, hard: float | None, memory: int | None
-) -> Task:
+    model: Model, given: Sequence[str], time_limit: float, effort: int | None, no_measure: bool, reports: Path | None, hard: float | None,
+    memory: int | None,
+) -> Task:  # fmt: skip
     from peakmem_cli.fleet.rows import key_of
     from peakmem_cli.fleet.run import Task
 
     options = ["--time-limit", "inf" if limit(time_limit) is None else str(time_limit), *(["--no-measure"] if no_measure else [])]
     options += ["--effort", str(effort)] if effort is not None else []
+    options += given
     key = key_of(model, [*options, f"limit {hard}", f"memory {memory}", *(["report"] if reports is not None else [])])
     page = None
     if reports is not None:
