@@ -203,7 +203,7 @@ def test_what_is_open_can_be_given_the_sizes_tried(store, tmp_path):
     assert not any("tried" in note for note in load(path, frontend="onnx", try_dims=True, dim=("batch=1", "height=8", "width=8"), shape=("m=1,1,1,1",)).notes)
     never = model([helper.make_node("Reshape", ["x", "shape"], ["y"])], [value("x", ["n", 4])], [value("y", None)],
                   [helper.make_tensor("shape", 7, [2], [7, 13])])
-    with pytest.raises(InputError, match="to begin with: --dim n=1$"):
+    with pytest.raises(InputError, match=r"to begin with: --dim n=1$"):
         load(store(never), frontend="onnx", try_dims=True)
 
 
