@@ -14,8 +14,8 @@ from pathlib import Path
 import nox
 
 nox.needs_version = ">=2026.10.20"  # it runs sessions beside each other
-# The longest come first: a short one at the end leaves no core idle for long.
-nox.options.sessions = ["inductor", "onnx", "tflite", "core", "cli", "lint", "check"]
+# The longest come first: a short one at the end leaves no core idle for long. Most of all compiling kernels takes its time; pip takes a twentieth.
+nox.options.sessions = ["inductor", "onnx", "core", "tflite", "cli", "lint", "check"]
 nox.options.parallel = 2
 nox.options.allow_parallel = True
 nox.options.reuse_existing_virtualenvs = True
