@@ -142,7 +142,8 @@ def cli(session: nox.Session) -> None:
 def tflite(session: nox.Session, runtime: str) -> None:
     """The TFLite frontend with one runtime, and the contract on a real model."""
     need(session, "tflite")
-    install(session, (*CORE, f"tflite[{runtime}]", "cli", "tape"), *TESTING)
+    loops = ("native",) if runtime == "tflm" else ()  # the searches for splits run here: compiled, they take half as long
+    install(session, (*CORE, *loops, f"tflite[{runtime}]", "cli", "tape"), *TESTING)
     session.install("--no-compile", "--no-deps", WAKE_WORD)
     if runtime == "tflm":
         test(session, "--beside=tflite", "packages/tflite/tests", "tests/test_board.py", *CONTRACT)
