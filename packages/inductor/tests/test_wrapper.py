@@ -382,6 +382,18 @@ def test_what_a_call_asks_for_stands_in_its_order() -> None:
     assert list(requests(wrapper, unknown)) == [("buf1", 64), ("workspace", 64), ("workspace", -64), ("buf0+0", 40), ("buf0+0", -40)]
 
 
+@pytest.mark.parametrize("rows", [{"x": 1}, [["x"]], [["x", -8]], [["x", 8], ["x", -4]], [["x", 8], ["x", 8]], [["x", 8], ["x", -8], ["x", -8]], [["x", "8"]]])
+def test_requests_that_cannot_have_been(rows: object) -> None:
+    from peakmem.model import InputError
+    from peakmem_inductor.profile import Profile
+
+    wrapper = parse_wrapper(wrapper_of("return (arg0_1, )"))
+    document = profile_from_text(wrapper).to_json()
+    assert Profile.from_json({**document, "requests": {"call": [["x", 8], ["+0", 4], ["+0", -4]]}}).requests["call"][0] == ("x", 8)
+    with pytest.raises(InputError, match="the profile is damaged"):
+        Profile.from_json({**document, "requests": {"call": rows}})
+
+
 def test_requests_of_a_call_by_name() -> None:
     from peakmem_inductor.record import named_requests
 

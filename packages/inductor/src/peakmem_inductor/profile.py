@@ -196,7 +196,7 @@ class Profile:
                 symbols={str(k): int(v) for k, v in document["symbols"].items()},
                 workspaces={str(k): _natural(v) for k, v in document["workspaces"].items()},
                 residues={str(k): _natural(v) for k, v in document.get("residues", {}).items()},
-                requests={str(k): tuple((str(name), int(change)) for name, change in v) for k, v in document.get("requests", {}).items()},
+                requests={str(k): _requests(v) for k, v in document.get("requests", {}).items()},
                 operators={str(k): Effects.from_json(v) for k, v in document["operators"].items()},
                 measured_peak=None if measured is None else int(measured),
                 numbers={str(k): str(v) for k, v in document.get("numbers", {}).items()},
@@ -247,6 +247,22 @@ _SIZES = {
 def itemsize(dtype: str) -> int:
     """Bytes of one element; everything not listed (bool, int8, float8) has one."""
     return _SIZES.get(dtype.removeprefix("torch."), 1)
+
+
+def _requests(rows: object) -> tuple[tuple[str, int], ...]:
+    """What a call asks for: each name comes once, and goes at most once, with the same bytes."""
+    if not isinstance(rows, list):
+        raise ValueError(f"{rows!r} is no list of requests")
+    found = [(str(name), change) for name, change in rows]
+    live: dict[str, int] = {}
+    for name, change in found:
+        if name not in live:
+            live[name] = _natural(change)
+        elif live[name] and change == -live[name]:
+            live[name] = 0
+        else:
+            raise ValueError(f"{change!r} is no request of {name}")
+    return tuple(found)
 
 
 def _natural(value: object) -> int:
