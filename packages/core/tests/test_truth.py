@@ -1,6 +1,6 @@
 """The solver against exhaustive search on random programs: no disagreement is allowed.
 
-``PEAKMEM_FUZZ`` multiplies the number of programs (default 1; a night is good for 100).
+``PEAKMEM_FUZZ`` multiplies the number of programs (default 1; 10 looks harder).
 """
 
 from __future__ import annotations
