@@ -19,6 +19,7 @@ from peakmem_inductor.cuda.caching import (
     SMALL_REQUEST,
     CachingAllocator,
     Event,
+    Replay,
     SegmentState,
     replay,
     round_size,
@@ -50,6 +51,8 @@ class Reserving:
         No order of the program can reserve less from this state.
     replays : int
         Orders that were replayed.
+    ties : int
+        Requests of the order that met equally large free blocks of which only an assumption chose one; see `Replay`.
     """
 
     order: tuple[int, ...]
@@ -58,11 +61,13 @@ class Reserving:
     untouched: int
     least: bool
     replays: int
+    ties: int = 0
 
     def __str__(self) -> str:
         less = f", {self.untouched:,} for the program as it stands" if self.growth != self.untouched else ", as for the program as it stands"
         best = "no order of the program can do with less" if self.least else f"the least of {self.replays:,} orders tried"
-        return f"torch's caching allocator would reserve {self.growth:,} bytes for a call{less}: {best}"
+        ties = f"; {self.ties:,} time{'s' if self.ties > 1 else ''} an assumption chose among equally large free blocks" if self.ties else ""
+        return f"torch's caching allocator would reserve {self.growth:,} bytes for a call{less}: {best}{ties}"
 
 
 def reserve_least(
@@ -113,8 +118,8 @@ def reserve_least(
     def fresh() -> CachingAllocator:
         return CachingAllocator(allocator.settings, state=start, by_address=allocator.by_address)
 
-    def growth_of(wrapper: Wrapper, profile: Profile) -> int:
-        return replay_program(trace_of(wrapper, profile), fresh(), at).growth
+    def run(wrapper: Wrapper, profile: Profile) -> Replay:
+        return replay_program(trace_of(wrapper, profile), fresh(), at)
 
     program, events = graph.program, EventsOf(graph)
     freed = {number: at[name] for name, number in events.arguments.items() if name in at}
@@ -124,11 +129,11 @@ def reserve_least(
         least = _unavoidable(start, [e.size for e in events(order) if e.kind == "alloc"], set(freed.values()))
         if bound is not None:
             least = max(least, -(-(entry.requested + bound - entry.reserved) // GRAIN) * GRAIN)
-    given = best = growth_of(*realize(graph, order))
+    first = best = run(*realize(graph, order))
     chosen = tuple(order)
     tried = 1
     single = all(u in program.predecessors[v] for u, v in pairwise(order))
-    if best > least and not single:
+    if best.growth > least and not single:
         limit = peak_of(program, order)
 
         def price(which: Sequence[int]) -> tuple[int, int, int]:
@@ -142,17 +147,19 @@ def reserve_least(
             tried += 1
             if peak_of(program, moved) <= limit and (found := price(moved)) <= worth:
                 now, worth = moved, found
-        growth = growth_of(*realize(graph, now))
-        if growth < best:
-            best, chosen = growth, tuple(now)
-    return Reserving(chosen, best, given, growth_of(graph.wrapper, graph.profile), single or best <= least, tried)
+        last = run(*realize(graph, now))
+        if last.growth < best.growth:
+            best, chosen = last, tuple(now)
+    untouched = run(graph.wrapper, graph.profile).growth
+    return Reserving(chosen, best.growth, first.growth, untouched, single or best.growth <= least, tried, best.ties)
 
 
 def _entry(
     graph: Graph, state: Sequence[SegmentState] | None, addresses: Mapping[str, int] | None, settings: Settings
 ) -> tuple[CachingAllocator, dict[str, int]]:
     """The allocator before the call, and where the storages of arguments lie."""
-    allocator = CachingAllocator(settings, state=state or ())
+    # Before 2.14 the allocator went by addresses, which nobody knows of segments to come; the replay counts where it matters.
+    allocator = CachingAllocator(settings, state=state or (), by_address=graph.profile.torch.startswith(tuple(f"2.{n}." for n in range(14))))
     at = dict(addresses or {})
     names = graph.profile.names
     wanted = [n for n in graph.wrapper.inputs if n in names and names[n].storage == n and names[n].bytes]
