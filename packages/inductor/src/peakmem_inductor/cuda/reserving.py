@@ -109,8 +109,8 @@ def reserve_least(
     Notes
     -----
     O(replays * n log n) for n requests. A hill climb that also accepts equals: the least found, which is ``least`` only where no
-    order can do with less: for the requests that no cached block can serve a segment is taken whatever comes first, and reserved is
-    never less than what is live.
+    order can do with less: requests that no cached block can serve lie in a new segment whatever comes first, and reserved is never
+    less than what is live.
     """
     allocator, at = _entry(graph, state, addresses, settings)
     start = allocator.state
@@ -172,8 +172,9 @@ def _entry(
 
 
 def _unavoidable(state: Sequence[SegmentState], sizes: Sequence[int], freed: set[int]) -> int:
-    """Bytes that must be taken from the device in any order: for each pool a segment for the request that wants the largest, of those
-    that no cached range can serve even where nothing else is asked for. The ranges are what is free at entry or let go by the program."""
+    """Bytes that must be taken from the device in any order, in each pool: a request that no cached range can serve, even where nothing
+    else is asked for, lies in a new segment. That may be one that another request takes: 9 MiB take 20 where they come first, and fit
+    into the 10 that 10 MiB take. The ranges are what is free at entry or let go by the program."""
     room = {True: 0, False: 0}
     for segment in state:
         free, address = 0, segment.address
@@ -182,11 +183,13 @@ def _unavoidable(state: Sequence[SegmentState], sizes: Sequence[int], freed: set
             room[segment.small] = max(room[segment.small], free)
             address += part.size
     most = {True: 0, False: 0}
-    for size in sizes:
-        rounded = round_size(size)
-        small = rounded <= SMALL_REQUEST
-        if rounded > room[small]:
-            most[small] = max(most[small], segment_size(rounded))
+    asked = {round_size(size) for size in sizes}
+    for small in (True, False):
+        rounded = [size for size in asked if (size <= SMALL_REQUEST) == small]
+        segments = [segment_size(size) for size in rounded]
+        for size in rounded:
+            if size > room[small]:
+                most[small] = max(most[small], min(segment for segment in segments if segment >= size))
     return sum(most.values())
 
 
