@@ -99,6 +99,26 @@ def test_no_order_reserves_less_than_the_least(seed: int) -> None:
         assert found.growth == least
 
 
+@pytest.mark.parametrize("large", [10 << 20, 12 << 20, 21 << 20])
+def test_a_request_may_lie_in_the_segment_of_another(large: int) -> None:
+    """9 MiB that come first take a segment of 20 MiB, and lie in that of the larger request where they come after it."""
+    rows = ["with torch.cuda._DeviceGuard(0):", "    raw_stream0 = get_raw_stream(0)"]
+    for k, size in enumerate((9 << 20, 512, large, 512)):
+        rows.append(f"    buf{k} = empty_strided_cuda(({size}, ), (1, ), torch.uint8)")
+        rows.append(f"    triton_two.run(arg0_1, {f'buf{k - 1}' if k % 2 else 'arg0_1'}, buf{k}, 16, stream=raw_stream0)")
+    text = gpu_text("\n".join(rows) + "\nreturn (buf1, buf3, )\n").replace("async_compile.wait", TWO + "\nasync_compile.wait", 1)
+    wrapper = parse_wrapper(text)
+    graph = build_graph(wrapper, profile_from_text(wrapper))
+    growths = {}
+    for order in all_orders(graph):
+        found = reserve_least(graph, order, replays=1)
+        growths[order] = (found.growth, found.least)
+    least = min(growth for growth, _ in growths.values())
+    assert least < max(growth for growth, _ in growths.values())
+    assert all(growth == least for growth, proved in growths.values() if proved)
+    assert any(proved for _, proved in growths.values())
+
+
 def test_the_search_finds_the_least_most_of_the_time_and_proves_some() -> None:
     better = proved = hit = 0
     for seed in range(60):
