@@ -164,6 +164,21 @@ def test_events_of_an_order_are_those_of_its_text() -> None:
     assert len(rows) >= 16
 
 
+@pytest.mark.parametrize("asked", [[], [["+0", 1 << 70]], [["nobody", 100]]])
+def test_a_profile_whose_requests_contradict_its_sizes(asked: list[Any], tmp_path: Path) -> None:
+    rows = json.loads(lzma.decompress((HERE / "data" / "gpu_wrappers.json.xz").read_bytes()))
+    row = next(row for row in rows if row["name"] == "hf_gpt2 inference")
+    text, beside = tmp_path / "w.py", tmp_path / "w.peakmem.json"
+    text.write_text(row["source"])
+    beside.write_text(json.dumps(row["profile"]))
+    load_model(text, {})
+    for call in row["profile"]["requests"]:
+        row["profile"]["requests"][call] = asked
+    beside.write_text(json.dumps(row["profile"]))
+    with pytest.raises(InputError, match="the profile is damaged"):
+        load_model(text, {})
+
+
 def test_an_order_that_reserves_less_is_taken_though_its_peak_is_no_lower(tmp_path: Path) -> None:
     from peakmem.ordering import order_program
 
