@@ -211,6 +211,20 @@ def test_what_is_open_can_be_given_the_sizes_tried(store, tmp_path):
         load(store(never), frontend="onnx", try_dims=True)
 
 
+def test_sizes_are_tried_beside_sets_of_several_shapes(store, tmp_path):
+    import numpy as np
+
+    proto = model([helper.make_node("Add", ["x", "m"], ["y"])], [value("x", ["batch", "time"]), value("m", ["batch", 1])], [value("y", None)])
+    files = []
+    for time in (8, 5):
+        files.append(str(tmp_path / f"{time}.npz"))
+        np.savez(files[-1], x=np.ones((1, time), np.float32))
+    m = load(store(proto), frontend="onnx", try_dims=True, inputs=tuple(files))
+    assert [(feeds["x"].shape, feeds["m"].shape) for feeds in m.origin.feeds] == [((1, 8), (1, 1)), ((1, 5), (1, 1))]
+    assert [note.partition("figures are: ")[2] for note in m.notes if "were given the first sizes" in note] == ["--dim batch=1"]
+    confirm(m.verify(m))
+
+
 def test_sizes_that_are_none_or_two(store):
     path = store(model([helper.make_node("Neg", ["x"], ["y"])], [value("x", ["n", 4])], [value("y", None)]))
     for options, sentence in (
