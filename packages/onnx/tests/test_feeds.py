@@ -256,3 +256,11 @@ def test_a_file_that_peakmem_wrote_is_not_held_to_inputs_that_its_source_refused
     again = load(tmp_path / "made.onnx", frontend="onnx")
     assert len(again.origin.feeds) == len(m.origin.feeds) == 1
     confirm(m.verify(again))
+
+
+def test_a_comparison_says_which_sizes_were_tried(store, capsys):
+    main = pytest.importorskip("peakmem_cli.main", reason="the command is not installed").main
+
+    path = store(model([helper.make_node("Neg", ["x"], ["y"])], [value("x", ["n", 4])], [value("y", None)]))
+    assert main(["verify", str(path), str(path), "--try-dims"]) == 0
+    assert "note: its open dimensions were given the first sizes tried with which it runs, for which all figures are: --dim n=1\n" in capsys.readouterr().out
