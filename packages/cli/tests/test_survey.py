@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -154,10 +155,41 @@ def test_options_go_to_the_models_of_their_frontend(peakmem: Call, tmp_path: Pat
     tapes = [line["result"]["live_peak_before"] for line in lines if line["name"] == "a.tape"]
     assert len(tapes) == 2
     assert tapes[1] == peakmem("optimize", place / "a.tape", "--align", 64, "--json").document["live_peak_before"] > tapes[0]
-    for text, sentence in (("tape:keep-inputs=1", "takes no value"), ("tape:align", "needs a value"), ("tape:only=none", "is none of all, last")):
+    for text, sentence in (("tape:keep-inputs=1", "takes no value"), ("tape:align", "needs a value"), ("tape:only=none", "is none of all, last"), ("tape:align=x", "tape:align: 'x' is not a size")):
         done = peakmem("survey", place, "--option", text)
         assert (done.code, done.out) == (2, "")
         assert sentence in done.err
+
+
+    done = peakmem("survey", place, "--option", "tape:align=64", "--option", "tape:align=32")
+    assert (done.code, "tape:align is given twice" in done.err) == (2, True)
+
+
+def test_a_number_that_is_none_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from peakmem import frontends
+    from peakmem.model import UsageError
+    from peakmem_cli.commands.survey import options_by_frontend
+
+    options = (frontends.Option("threads", "int", "", default=1), frontends.Option("dim", "text", "", default=(), multiple=True))
+    monkeypatch.setattr(frontends, "get_frontend", lambda name: SimpleNamespace(options=options))
+    assert options_by_frontend(["x:threads=2", "x:dim=a=1", "x:dim=b:c = 2"]) == {"x": ["--threads=2", "--dim=a=1", "--dim=b:c = 2"]}
+    for text in ("two", "", "\u00b2", "1.5"):
+        with pytest.raises(UsageError, match="is no whole number"):
+            options_by_frontend([f"x:threads={text}"])
+
+
+def test_rows_answer_for_what_the_files_hold_that_options_name(tmp_path: Path) -> None:
+    from peakmem_cli.commands.survey import _contents
+
+    file = tmp_path / "a = b:c"
+    given = ["--align=64", f"--inputs={file}", f"--inputs={tmp_path / 'none'}", "--inputs=" + "x" * 5000, "--keep", "--inputs=\0"]
+    assert _contents(given) == []
+    keys = []
+    for data in (b"1", b"2", b"1"):
+        file.write_bytes(data)
+        keys.append(_contents(given))
+    assert keys[0] == keys[2] != keys[1]
+    assert len(keys[0]) == 1
 
 
 def test_a_process_that_ends_without_an_answer_is_named() -> None:

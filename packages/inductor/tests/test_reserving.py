@@ -99,6 +99,26 @@ def test_no_order_reserves_less_than_the_least(seed: int) -> None:
         assert found.growth == least
 
 
+@pytest.mark.parametrize("large", [10 << 20, 12 << 20, 21 << 20])
+def test_a_request_may_lie_in_the_segment_of_another(large: int) -> None:
+    """9 MiB that come first take a segment of 20 MiB, and lie in that of the larger request where they come after it."""
+    rows = ["with torch.cuda._DeviceGuard(0):", "    raw_stream0 = get_raw_stream(0)"]
+    for k, size in enumerate((9 << 20, 512, large, 512)):
+        rows.append(f"    buf{k} = empty_strided_cuda(({size}, ), (1, ), torch.uint8)")
+        rows.append(f"    triton_two.run(arg0_1, {f'buf{k - 1}' if k % 2 else 'arg0_1'}, buf{k}, 16, stream=raw_stream0)")
+    text = gpu_text("\n".join(rows) + "\nreturn (buf1, buf3, )\n").replace("async_compile.wait", TWO + "\nasync_compile.wait", 1)
+    wrapper = parse_wrapper(text)
+    graph = build_graph(wrapper, profile_from_text(wrapper))
+    growths = {}
+    for order in all_orders(graph):
+        found = reserve_least(graph, order, replays=1)
+        growths[order] = (found.growth, found.least)
+    least = min(growth for growth, _ in growths.values())
+    assert least < max(growth for growth, _ in growths.values())
+    assert all(growth == least for growth, proved in growths.values() if proved)
+    assert any(proved for _, proved in growths.values())
+
+
 def test_the_search_finds_the_least_most_of_the_time_and_proves_some() -> None:
     better = proved = hit = 0
     for seed in range(60):
@@ -142,6 +162,21 @@ def test_events_of_an_order_are_those_of_its_text() -> None:
             trace = trace_of(*realize(graph, order))
             assert plain(events(order), events.arguments) == plain(trace.events, {name: n for n, name in trace.arguments.items()}), row["name"]
     assert len(rows) >= 16
+
+
+@pytest.mark.parametrize("asked", [[], [["+0", 1 << 70]], [["nobody", 100]]])
+def test_a_profile_whose_requests_contradict_its_sizes(asked: list[Any], tmp_path: Path) -> None:
+    rows = json.loads(lzma.decompress((HERE / "data" / "gpu_wrappers.json.xz").read_bytes()))
+    row = next(row for row in rows if row["name"] == "hf_gpt2 inference")
+    text, beside = tmp_path / "w.py", tmp_path / "w.peakmem.json"
+    text.write_text(row["source"])
+    beside.write_text(json.dumps(row["profile"]))
+    load_model(text, {})
+    for call in row["profile"]["requests"]:
+        row["profile"]["requests"][call] = asked
+    beside.write_text(json.dumps(row["profile"]))
+    with pytest.raises(InputError, match="the profile is damaged"):
+        load_model(text, {})
 
 
 def test_an_order_that_reserves_less_is_taken_though_its_peak_is_no_lower(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_what_is_open_is_told_with_options_to_begin_with(store):
 def test_what_is_open_is_told_with_options_that_run(store):
     """A size that the names do not say is found by running; where none is found, nothing is said of running."""
     nodes = [helper.make_node("Reshape", ["x", "shape"], ["h"]), helper.make_node("Add", ["h", "s"], ["y"])]
-    for length, told in ((48, r"--dim frames=48 --shape s=2,1,1, with which it runs \(--try-dims takes them\)"), (47, "--dim frames=128 --shape s=2,128,1")):
+    for length, told in ((48, r"--dim frames=48 --shape s=2,1,1, with which it runs \(--try-dims takes them\)"), (47, "--dim frames=128 --shape s=2,128,1, and it ran with none of the sizes tried")):
         shape = helper.make_tensor("shape", 7, [3], [2, 1, length * 2])
         proto = model(nodes, [value("x", ["frames", 4]), value("s", [2, "", 1])], [value("y", None)], [shape])
         with pytest.raises(InputError, match=f"to begin with: {told}$"):
@@ -201,10 +201,41 @@ def test_what_is_open_can_be_given_the_sizes_tried(store, tmp_path):
     smaller = load(path, frontend="onnx", try_dims=True, dim=("height=8",))
     assert smaller.origin.feeds[0]["x"].shape == (1, 3, 8, 224), "what is said wins"
     assert not any("tried" in note for note in load(path, frontend="onnx", try_dims=True, dim=("batch=1", "height=8", "width=8"), shape=("m=1,1,1,1",)).notes)
+    with pytest.raises(UsageError, match="has no input 'q'"):
+        load(path, frontend="onnx", try_dims=True, feed=("q=1",))
+    with pytest.raises(InputError, match="--try-dims knows no sizes"):
+        load(path, frontend="onnx", try_dims=True, dim=("height=10000000",))
     never = model([helper.make_node("Reshape", ["x", "shape"], ["y"])], [value("x", ["n", 4])], [value("y", None)],
                   [helper.make_tensor("shape", 7, [2], [7, 13])])
-    with pytest.raises(InputError, match=r"to begin with: --dim n=1$"):
+    with pytest.raises(InputError, match=r"to begin with: --dim n=1, and it ran with none of the sizes tried$"):
         load(store(never), frontend="onnx", try_dims=True)
+
+
+def test_sizes_are_tried_beside_sets_of_several_shapes(store, tmp_path):
+    import numpy as np
+
+    proto = model([helper.make_node("Add", ["x", "m"], ["y"])], [value("x", ["batch", "time"]), value("m", ["batch", 1])], [value("y", None)])
+    files = []
+    for time in (8, 5):
+        files.append(str(tmp_path / f"{time}.npz"))
+        np.savez(files[-1], x=np.ones((1, time), np.float32))
+    m = load(store(proto), frontend="onnx", try_dims=True, inputs=tuple(files))
+    assert [(feeds["x"].shape, feeds["m"].shape) for feeds in m.origin.feeds] == [((1, 8), (1, 1)), ((1, 5), (1, 1))]
+    assert [note.partition("figures are: ")[2] for note in m.notes if "were given the first sizes" in note] == ["--dim batch=1"]
+    confirm(m.verify(m))
+
+
+def test_sizes_that_are_none_or_two(store):
+    path = store(model([helper.make_node("Neg", ["x"], ["y"])], [value("x", ["n", 4])], [value("y", None)]))
+    for options, sentence in (
+        ({"dim": ("n=\u00b2",)}, "must look like"), ({"dim": ("n=" + "9" * 30,)}, "must look like"), ({"dim": ("n=0",)}, "must look like"),
+        ({"shape": ("x=\u00b2,4",)}, "must look like"), ({"shape": ("x=1,-4",)}, "must look like"),
+        ({"dim": ("n=1", "n=2")}, "n is 1 already"), ({"shape": ("x=1,4", "x=2,4")}, "x has another shape already"),
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match=sentence):
+            load(path, frontend="onnx", **options)
+    m = load(path, frontend="onnx", dim=("n=2", "n=2"))
+    assert m.extras(m, None)["inputs"] == {"x": [2, 4]}, "a result tells for which sizes it is"
 
 
 def test_a_file_that_peakmem_wrote_is_not_held_to_inputs_that_its_source_refused(store, tmp_path):
@@ -225,3 +256,11 @@ def test_a_file_that_peakmem_wrote_is_not_held_to_inputs_that_its_source_refused
     again = load(tmp_path / "made.onnx", frontend="onnx")
     assert len(again.origin.feeds) == len(m.origin.feeds) == 1
     confirm(m.verify(again))
+
+
+def test_a_comparison_says_which_sizes_were_tried(store, capsys):
+    main = pytest.importorskip("peakmem_cli.main", reason="the command is not installed").main
+
+    path = store(model([helper.make_node("Neg", ["x"], ["y"])], [value("x", ["n", 4])], [value("y", None)]))
+    assert main(["verify", str(path), str(path), "--try-dims"]) == 0
+    assert "note: its open dimensions were given the first sizes tried with which it runs, for which all figures are: --dim n=1\n" in capsys.readouterr().out

@@ -9,8 +9,9 @@ from onnx import helper
 from peakmem.api import load, optimize
 from peakmem.model import RuntimeFailed, UsageError
 from peakmem_onnx import process
+from peakmem_onnx.feeds import write_feeds
 from peakmem_onnx.process import Taken, headline, parse_session, sentences
-from peakmem_onnx.runtime import counting_library
+from peakmem_onnx.runtime import ask, child_environment, counting_library, scratch
 
 from .conftest import branches, model, needs_runtime, value, weight
 
@@ -145,3 +146,39 @@ def test_what_cannot_be_measured_is_said(store, monkeypatch):
     assert check.headline == ""
     assert "the memory of the process was not measured: the system does not tell VmHWM" in check.notes
     assert m.observe() == ("", {}, ("the memory of the process was not measured: the system does not tell VmHWM",))
+
+
+def test_a_path_from_the_working_folder(store, tmp_path, monkeypatch):
+    """Children have another one."""
+    path = store(branches())
+    monkeypatch.chdir(path.parent)
+    _, told, notes = load(path.name, frontend="onnx", repeats=1).observe()
+    assert not any("not measured" in note for note in notes)
+    assert told["process"]
+
+
+def test_what_children_are_given(monkeypatch, tmp_path):
+    """Where modules and libraries are is the same for them, whatever their working folder; threads and such are left out."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("elsewhere they are given everything")
+    monkeypatch.chdir(tmp_path)
+    given = {"PYTHONUSERBASE": "u", "PYTHONNOUSERSITE": "1", "PYTHONPATH": "a:/b:", "LD_LIBRARY_PATH": "", "OMP_NUM_THREADS": "4", "ORT_X": "1"}
+    wanted = {"PYTHONUSERBASE": "u", "PYTHONNOUSERSITE": "1", "PYTHONPATH": f"{tmp_path}/a:/b:{tmp_path}", "LD_LIBRARY_PATH": "", "ORT_X": "1"}
+    assert child_environment(given) == wanted
+
+
+@pytest.mark.skipif(counting_library() is None, reason="allocations cannot be counted here")
+def test_a_library_in_a_folder_with_any_name(store, tmp_path):
+    path = store(branches())
+    m = load(path, frontend="onnx")
+    place = tmp_path / "First Last: cache"
+    place.mkdir()
+    library = place / "count.so"
+    library.write_bytes(counting_library().read_bytes())
+    with scratch() as folder:
+        step = {"do": "measure", "feeds_files": write_feeds(m.origin.feeds, folder), "level": "none", "model": str(path)}
+        assert ask(folder, [step], preload=library)[0]["counted"]
+        assert ask(folder, [step], preload=library)[0]["counted"]
+        library.write_bytes(b"no library")
+        with pytest.raises(RuntimeFailed, match="which counts allocations"):
+            ask(folder, [step], preload=library)

@@ -308,6 +308,11 @@ def load_model(path: Path, options: Mapping[str, Any]) -> InductorModel:
         raise InputError(f"{path}: the size of {error} is not known; dump the wrapper with its profile") from None
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+    if profile.requests and (otherwise := simulate(wrapper, replace(profile, requests={}))) != model.predicted_bytes:
+        raise InputError(
+            f"{beside}: the profile is damaged (by what its calls ask for the peak is {model.predicted_bytes:,} bytes, by the sizes that it gives "
+            f"{otherwise:,}); dump the wrapper again"
+        )
     return model
 
 

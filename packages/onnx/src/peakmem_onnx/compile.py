@@ -28,7 +28,7 @@ from peakmem_onnx.feeds import (
     write_feeds,
 )
 from peakmem_onnx.graph import Graph, read_graph
-from peakmem_onnx.guesses import suggest
+from peakmem_onnx.guesses import LARGEST, suggest
 from peakmem_onnx.orders import default_order, file_order, priority_order
 from peakmem_onnx.planned import LARGEST_REGION
 from peakmem_onnx.portable import numbering_of
@@ -102,11 +102,12 @@ def load_model(kind: type[A], path: Path, options: Mapping[str, Any]) -> A:
         protos.fix_dimensions(proto, dims if marker is None else {}, shapes, path, free)
     except protos.OpenDimensions as error:
         session_of_tries = {"threads": 1, "external": external, "limit": LIMIT_OF_TRIES}
-        found = suggest(proto, fixed, path, session_of_tries)
+        found = suggest(protos.with_shapes(proto, {name: shapes[name] for name in free}), fixed, path, session_of_tries)
         if found is None or not found.runs or not options.get("try_dims"):
-            raise InputError(f"{error}{found or ''}") from None
+            nothing = f"; --try-dims knows no sizes for them with which the inputs have at most {LARGEST:,} elements" if options.get("try_dims") else ""
+            raise InputError(f"{error}{found or nothing}") from None
         shapes = {**found.shapes, **shapes}
-        protos.fix_dimensions(proto, {}, shapes, path)
+        protos.fix_dimensions(proto, {}, shapes, path, free)
         tried = f"its open dimensions were given the first sizes tried with which it runs, for which all figures are: {found.options}"
     sets = largest_first(make_feeds(protos.with_shapes(proto, shapes if recorded and not arrays else {}), fixed, path, arrays))
     notes = [tried] if tried else []

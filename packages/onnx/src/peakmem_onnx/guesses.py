@@ -10,7 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from peakmem.model import PeakmemError
+from peakmem.model import PeakmemError, UsageError
 
 from peakmem_onnx.feeds import make_feeds, write_feeds
 from peakmem_onnx.protos import real_inputs
@@ -102,7 +102,8 @@ class Suggestion:
     runs: bool
 
     def __str__(self) -> str:
-        return f"; to begin with: {self.options}{', with which it runs (--try-dims takes them)' if self.runs else ''}"
+        runs = ", with which it runs (--try-dims takes them)" if self.runs else ", and it ran with none of the sizes tried"
+        return f"; to begin with: {self.options}{runs}"
 
 
 def suggest(proto: Any, fixed: Mapping[str, str], path: Path, session: Mapping[str, Any]) -> Suggestion | None:
@@ -148,6 +149,8 @@ def _first(
             (folder / "model.onnx").write_bytes(proto.SerializeToString())
             step = {**session, "do": "first", "level": "none", "model": str(folder / "model.onnx"), "feeds_files": write_feeds(sets, folder)}
             return int(ask(folder, [step])[0]["first"])
+        except UsageError:  # of values for inputs, which no size mends
+            raise
         except (PeakmemError, ValueError):  # nothing runs here, or the model does not with anything
             return -1
 

@@ -303,6 +303,7 @@ class OnnxModel(Artifact, Model):
             "ort_level": self.origin.level,
             "threads": self.origin.threads,
             "onnxruntime": self.origin.version,
+            "inputs": {name: list(array.shape) for name, array in self.origin.feeds[0].items()},
             "blanked_outputs": list(self.origin.blanked),
             "weight_bytes": [self.weight_bytes, other.weight_bytes],
             "macs": report.macs,

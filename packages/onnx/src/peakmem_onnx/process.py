@@ -132,8 +132,9 @@ def parse_session(items: Sequence[str]) -> dict[str, Any]:
 
 def configurations(model: Artifact, other: Artifact | None, folder: Path) -> list[Configuration]:
     """The user's own settings, the same without memory patterns, and the new file with its settings."""
-    path = model.path
-    if path is None:
+    if model.path is not None:
+        path = model.path.absolute()  # a child has a folder of its own
+    else:
         path = folder / "given.onnx"
         path.write_bytes(model.serialized())
     origin = model.origin

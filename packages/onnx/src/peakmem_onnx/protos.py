@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
@@ -140,25 +141,35 @@ def weight_bytes(proto: Any) -> int:
 
 def parse_dims(items: Sequence[str]) -> dict[str, int]:
     """``NAME=N`` pairs; `UsageError` on anything else."""
-    result = {}
+    result: dict[str, int] = {}
     for item in items:
         name, equals, number = item.rpartition("=")
-        if not equals or not name or not number.strip().isdigit() or int(number) < 1:
+        size = _size(number)
+        if not equals or not name or not size:
             raise UsageError(f"--dim {item}: must look like NAME=N with N at least 1, such as batch=1")
-        result[name] = int(number)
+        if result.setdefault(name, size) != size:
+            raise UsageError(f"--dim {item}: {name} is {result[name]} already; give one of them")
     return result
 
 
 def parse_shapes(items: Sequence[str]) -> dict[str, list[int]]:
     """``INPUT=N,N,...`` pairs; an empty list of numbers is a scalar."""
-    result = {}
+    result: dict[str, list[int]] = {}
     for item in items:
         name, equals, text = item.rpartition("=")
-        parts = [p.strip() for p in text.split(",")] if text.strip() else []
-        if not equals or not name or not all(p.isdigit() for p in parts):
+        sizes = [_size(p) for p in text.split(",")] if text.strip() else []
+        if not equals or not name or None in sizes:
             raise UsageError(f"--shape {item}: must look like INPUT=N,N,..., such as x=1,3,320,320")
-        result[name] = [int(p) for p in parts]
+        wanted = [n for n in sizes if n is not None]
+        if result.setdefault(name, wanted) != wanted:
+            raise UsageError(f"--shape {item}: {name} has another shape already; give one of them")
     return result
+
+
+def _size(text: str) -> int | None:
+    """A dimension that an ONNX file can hold; None for any other text."""
+    digits = text.strip()
+    return int(digits) if re.fullmatch(r"[0-9]{1,18}", digits) else None
 
 
 def real_inputs(graph: Any) -> list[Any]:

@@ -79,7 +79,7 @@ def ask(
     answer.unlink(missing_ok=True)
     environment = child_environment(os.environ)
     if preload is not None:
-        environment["LD_PRELOAD"] = str(preload)
+        environment["LD_PRELOAD"] = _preloadable(preload.absolute(), folder)
     done = run_child(
         [sys.executable, "-m", "peakmem_onnx.child", str(job), str(answer)],
         what="ONNX Runtime",
@@ -89,6 +89,8 @@ def ask(
     )
     if not answer.exists():
         raise RuntimeFailed(f"ONNX Runtime ended without an answer ({done.last_words})")
+    if preload is not None and b"cannot be preloaded" in done.err:
+        raise RuntimeFailed(f"the system does not load {preload}, which counts allocations; is its folder one that programs may run from?")
     results: list[dict[str, Any]] = json.loads(answer.read_text())
     for step, result in zip(steps, results, strict=False):
         if "error" in result and not step.get("optional"):
@@ -96,8 +98,27 @@ def ask(
     return results
 
 
-KEPT = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "PYTHONUTF8", "PYTHONIOENCODING")
-"""Variables that a child is given, beside ONNX Runtime's own, which begin with ``ORT_``."""
+def _preloadable(library: Path, folder: Path) -> str:
+    """What to call a library for a child that works in ``folder``: a path with a space or a colon would be read as several."""
+    if not re.search(r"[\s:]", str(library)):
+        return str(library)
+    link = folder / "preload.so"
+    if not link.is_symlink():
+        link.symlink_to(library)
+    return f"./{link.name}"
+
+
+PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH")
+"""Lists of folders; made absolute, for a child has a working folder of its own."""
+
+KEPT = (
+    *PATHS, "PATH", "HOME", "TMPDIR", "TEMP", "TMP", "VIRTUAL_ENV", "GLIBC_TUNABLES", "NIX_LD", "NIX_LD_LIBRARY_PATH", "QEMU_LD_PREFIX",
+    "LANG", "LC_ALL", "LC_CTYPE", "LOCPATH", "LOCALE_ARCHIVE", "PYTHONUTF8", "PYTHONCOERCECLOCALE", "PYTHONIOENCODING",
+    "PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "PYTHONSAFEPATH", "PYTHONPYCACHEPREFIX",
+    "PYTHONDONTWRITEBYTECODE",
+)  # fmt: skip
+"""Variables that a child is given, beside ONNX Runtime's own, which begin with ``ORT_``: where modules and libraries are found, where
+files may be written, and how names are read."""
 
 
 def child_environment(given: Mapping[str, str]) -> dict[str, str]:
@@ -105,7 +126,8 @@ def child_environment(given: Mapping[str, str]) -> dict[str, str]:
     addresses ONNX Runtime's layout optimizer goes (see `peakmem_onnx.child`)."""
     if not sys.platform.startswith("linux"):
         return {name: value for name, value in given.items() if name != "PEAKMEM_ONNX_CHILD"}
-    return {name: value for name, value in given.items() if name in KEPT or name.startswith("ORT_")}
+    kept = {name: value for name, value in given.items() if name in KEPT or name.startswith("ORT_")}
+    return kept | {name: os.pathsep.join(map(os.path.abspath, kept[name].split(os.pathsep))) for name in PATHS if kept.get(name)}
 
 
 def one_line(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -182,6 +183,7 @@ def options_by_frontend(texts: Sequence[str]) -> dict[str, list[str]]:
     """``onnx:dim=batch=1`` as an option of the command that each model of that frontend is given."""
     from peakmem.frontends import get_frontend
     from peakmem.model import UsageError
+    from peakmem.system.sizes import parse_size
 
     found: dict[str, list[str]] = {}
     for text in texts:
@@ -195,6 +197,15 @@ def options_by_frontend(texts: Sequence[str]) -> dict[str, list[str]]:
             raise UsageError(f"--option: the frontend {name} has no option {key!r}; it has {', '.join(sorted(known)) or 'none'}")
         if (option.kind == "flag") == bool(equals):
             raise UsageError(f"--option: {name}:{key} {'takes no value' if equals else 'needs a value, as ' + text + '=VALUE'}")
+        if option.kind == "int" and not re.fullmatch(r"[+-]?[0-9]{1,18}", value):
+            raise UsageError(f"--option: {name}:{key}: {value!r} is no whole number")
+        if option.kind == "size":
+            try:
+                parse_size(value)
+            except UsageError as error:
+                raise UsageError(f"--option: {name}:{key}: {error}") from None
+        if not option.multiple and any(one.partition("=")[0] == f"--{key}" for one in found.get(name, ())):
+            raise UsageError(f"--option: {name}:{key} is given twice")
         if option.choices and value not in option.choices:
             raise UsageError(f"--option: {name}:{key}: {value!r} is none of {', '.join(option.choices)}")
         found.setdefault(name, []).append(f"--{key}={value}" if equals else f"--{key}")
@@ -211,12 +222,26 @@ def _task(
     options = ["--time-limit", "inf" if limit(time_limit) is None else str(time_limit), *(["--no-measure"] if no_measure else [])]
     options += ["--effort", str(effort)] if effort is not None else []
     options += given
-    key = key_of(model, [*options, f"limit {hard}", f"memory {memory}", *(["report"] if reports is not None else [])])
+    key = key_of(model, [*options, *_contents(given), f"limit {hard}", f"memory {memory}", *(["report"] if reports is not None else [])])
     page = None
     if reports is not None:
         page = hashlib.sha256(f"{key} {model.name}".encode()).hexdigest()[:24] + ".html"
         options += ["--report", str(reports / page), "--force"]
     return Task(model, tuple(options), key, hard, memory, page)
+
+
+def _contents(given: Sequence[str]) -> list[str]:
+    """What the files hold that options name; a row answers for these bytes, not for the name."""
+    found = []
+    for text in given:
+        file = Path(text.partition("=")[2])
+        try:
+            if file.is_file():
+                with file.open("rb") as stream:
+                    found.append(f"{text}: {hashlib.file_digest(stream, 'sha256').hexdigest()}")
+        except (OSError, ValueError):  # no name of a file, or none that can be read: then each model says so
+            continue
+    return found
 
 
 def _make(folder: Path) -> None:

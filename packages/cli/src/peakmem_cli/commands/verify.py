@@ -45,6 +45,8 @@ def command(
     with screen.progress() as progress:
         result = peakmem.verify(first, second, outputs_only=outputs_only, progress=progress)
     screen.result_is_there()
+    # What was said of the first when it was read, too: it may say for which sizes the figures are.
+    result = dataclasses.replace(result, notes=tuple(dict.fromkeys((*first.notes, *result.notes))))
     document = {
         "schema": "peakmem.verification/1",
         "original": str(original),

@@ -50,7 +50,7 @@ class Reserving:
     least : bool
         No order of the program can reserve less from this state.
     replays : int
-        Orders that were replayed.
+        Different orders that were replayed.
     ties : int
         Requests of the order that met equally large free blocks of which only an assumption chose one; see `Replay`.
     """
@@ -65,7 +65,7 @@ class Reserving:
 
     def __str__(self) -> str:
         less = f", {self.untouched:,} for the program as it stands" if self.growth != self.untouched else ", as for the program as it stands"
-        best = "no order of the program can do with less" if self.least else f"the least of {self.replays:,} orders tried"
+        best = "no order of the program can do with less" if self.least else f"the least of {self.replays:,} orders replayed"
         ties = f"; {self.ties:,} time{'s' if self.ties > 1 else ''} an assumption chose among equally large free blocks" if self.ties else ""
         return f"torch's caching allocator would reserve {self.growth:,} bytes for a call{less}: {best}{ties}"
 
@@ -97,7 +97,7 @@ def reserve_least(
     settings : Settings
         Of the allocator; under others than the default ones only a growth of 0 is known to be ``least``.
     replays : int
-        How many orders are tried at most.
+        How many moves are tried at most.
     seed : int
         Of the moves; the same seed gives the same order.
 
@@ -131,7 +131,7 @@ def reserve_least(
             least = max(least, -(-(entry.requested + bound - entry.reserved) // GRAIN) * GRAIN)
     first = best = run(*realize(graph, order))
     chosen = tuple(order)
-    tried = 1
+    replayed = {chosen}
     single = all(u in program.predecessors[v] for u, v in pairwise(order))
     if best.growth > least and not single:
         limit = peak_of(program, order)
@@ -142,16 +142,20 @@ def reserve_least(
 
         rng = random.Random(seed)
         now, worth = list(order), price(order)
-        while tried < replays and worth[0] > least:
+        for _ in range(replays - 1):
+            if worth[0] <= least:
+                break
             moved = _moved(graph, now, rng)
-            tried += 1
-            if peak_of(program, moved) <= limit and (found := price(moved)) <= worth:
+            if peak_of(program, moved) > limit:
+                continue
+            replayed.add(tuple(moved))
+            if (found := price(moved)) <= worth:
                 now, worth = moved, found
         last = run(*realize(graph, now))
         if last.growth < best.growth:
             best, chosen = last, tuple(now)
     untouched = run(graph.wrapper, graph.profile).growth
-    return Reserving(chosen, best.growth, first.growth, untouched, single or best.growth <= least, tried, best.ties)
+    return Reserving(chosen, best.growth, first.growth, untouched, single or best.growth <= least, len(replayed), best.ties)
 
 
 def _entry(
