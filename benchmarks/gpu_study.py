@@ -350,6 +350,7 @@ def run_all(out: Path, timeout: float, time_limit: float, only: str, part: str, 
         print(config["net"], "training" if config["training"] else "inference", entry["seconds"], entry.get("failed", "")[-200:], flush=True)
 
 
+FIXED = ("untouched", "permuted", "pool")
 PROGRAMS = ("untouched", "permuted", "reserving", "pool")
 KEPT_STATES = (0, 1)
 """Histories whose state at entry is kept, for the tests."""
@@ -411,7 +412,7 @@ def table(out: Path) -> str:
     say("|" + "---|" * 12)
     for r in sorted(served, key=lambda r: (r["config"]["net"], r["graph"], r["config"]["dynamic"])):
         cells = []
-        for program in ("untouched", "permuted", "pool"):
+        for program in FIXED:
             cells.append(f"{r[program]['predicted']:,}" if program in r else "-")
         cells.append(f"{r['plan']['bytes']:,}" if "plan" in r else "-")
         for program in PROGRAMS:
@@ -440,9 +441,9 @@ def data(out: Path, file: Path, dumps: Path | None) -> None:
             if "untouched" in row:
                 config = entry["config"]
                 name = f"{config['net']} {row['graph']}{' dynamic' if config['dynamic'] else ''}"
-                peaks = {p: row[p]["runs"][0]["measured"][0] for p in ("untouched", "permuted", "pool") if p in row}
+                peaks = {p: row[p]["runs"][0]["measured"][0] for p in FIXED if p in row}
                 entries = {
-                    p: [[r["entry"], r["measured"]] for r in row[p]["runs"] if "entry" in r] for p in ("untouched", "permuted", "pool") if p in row
+                    p: [[r["entry"], r["measured"]] for r in row[p]["runs"] if "entry" in r] for p in FIXED if p in row
                 }
                 pool = {"bytes": row["plan"]["bytes"], "least": row["plan"]["least"]} if "plan" in row else None
                 found.append(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from peakmem.model import Expansion, PeakmemError, Program, Refused, peak_of
 
 from peakmem_inductor.forms import Wrapper, lines_of
-from peakmem_inductor.graph import Graph, Step
+from peakmem_inductor.graph import Graph, Step, dying
 from peakmem_inductor.profile import Layout, Profile
 from peakmem_inductor.simulation import simulate
 from peakmem_inductor.wrapper import parse_wrapper
@@ -96,10 +96,10 @@ class _Emitter:
         self.texts: dict[str, tuple[str, Mapping[str, str]]] = {}
 
     def run(self) -> Emitted:
-        dying = self.last_touches()
+        gone = dying(self.program, self.order, lambda b: b < self.originals and self.graph.returned(b))
         wrapper = self.graph.wrapper
         for position, s in enumerate(self.order):
-            self.statement(s, dying[position])
+            self.statement(s, gone[position])
         for name in wrapper.returns.uses:
             self.bind(name, {})
         self.rows.append(wrapper.returns.text)
@@ -125,7 +125,6 @@ class _Emitter:
             for new, (text, names) in self.texts.items()
             if text in old.requests
         }
-
         return replace(
             old,
             names={**old.names, **self.layouts},
@@ -134,19 +133,7 @@ class _Emitter:
             requests={**old.requests, **requests},
         )
 
-    def last_touches(self) -> list[list[int]]:
-        """For each position the buffers that go right after it."""
-        last = {}
-        for position, s in enumerate(self.order):
-            for b in self.program.touched[s]:
-                last[b] = position
-        result: list[list[int]] = [[] for _ in self.order]
-        for b, position in last.items():
-            if self.program.buffers[b].kind != "output" and not (b < self.originals and self.graph.returned(b)):
-                result[position].append(b)
-        return result
-
-    def statement(self, s: int, dying: Sequence[int]) -> None:
+    def statement(self, s: int, dead: Sequence[int]) -> None:
         v = self.statement_of[s]
         step = self.graph.steps[v]
         original, now = self.graph.program.statements[v], self.program.statements[s]
@@ -164,7 +151,7 @@ class _Emitter:
             self.rows.append(changed)
         self.bound.update(names.get(n, n) for n in step.defines)
         gone = [names.get(n, n) for n in step.scratch]
-        for b in sorted(dying):
+        for b in dead:
             gone.extend(n for n in (self.called(x, b) for x in self.graph.names_of[self.buffer_of[b]]) if n in self.bound)
         if gone:
             self.rows.append("del " + ", ".join(gone))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from peakmem.model import Program, peak_of
@@ -74,3 +74,13 @@ class Graph:
     def returned(self, b: int) -> bool:
         """Whether a result of ``call`` lives in a buffer."""
         return any(self.buffer_of.get(n) == b for n in self.wrapper.outputs)
+
+
+def dying(program: Program, order: Sequence[int], stays: Callable[[int], bool]) -> list[list[int]]:
+    """For each position of an order the buffers that go right after it, ascending, but for outputs and those that stay."""
+    last = {b: position for position, v in enumerate(order) for b in program.touched[v]}
+    result: list[list[int]] = [[] for _ in order]
+    for b in sorted(last):
+        if program.buffers[b].kind != "output" and not stays(b):
+            result[last[b]].append(b)
+    return result

@@ -152,7 +152,8 @@ class InductorModel(Model):
         schedule = Schedule(orders=dict(ordering.orders))
         if self._reserve is not None:
             found = self._reserve(self.graph, ordering.orders[""], ordering.lower_bound - self.program.entry_bytes)
-            if found.growth >= found.untouched and ordering.peak - self.program.entry_bytes >= self.predicted_bytes:
+            peak = ordering.peak - self.program.entry_bytes
+            if peak > self.predicted_bytes or (peak == self.predicted_bytes and found.growth >= found.untouched):  # see `apply`
                 least = found.least and found.growth == found.untouched
                 found = replace(found, order=tuple(range(len(self.program))), growth=found.untouched, least=least)
             self._reserved = found

@@ -29,7 +29,7 @@ from peakmem_inductor.cuda.conf import Settings
 from peakmem_inductor.cuda.programs import replay_program, trace_of
 from peakmem_inductor.emitting import realize
 from peakmem_inductor.forms import Wrapper
-from peakmem_inductor.graph import Graph
+from peakmem_inductor.graph import Graph, dying
 from peakmem_inductor.profile import Profile
 from peakmem_inductor.simulation import CALLS, Requests, call_requests, elements_of, merged_blocks
 
@@ -234,7 +234,7 @@ class EventsOf:
         self._storage: dict[int, tuple[str, int]] = {}  # buffer -> what is allocated when it is first used, and its bytes
         self._parts: list[list[tuple[tuple[int, ...], Requests]]] = []  # statement -> its parts: buffers used, then requests
         self._after: list[Requests] = []
-        size: dict[str, int] = {}
+        made: set[str] = set()
         for name, definition in graph.definitions.items():
             if name in profile.names and not any(n in graph.buffer_of for n in definition.needs):
                 self._storage[graph.buffer_of[name]] = (name, profile.names[name].own_bytes)
@@ -248,11 +248,11 @@ class EventsOf:
                 if form is not None and form.kind in CALLS:
                     found, unnamed = call_requests(form, profile, elements)
                     after += [(name, -bytes) for name, bytes in unnamed]
-                    size.update(found)
+                    made.update(name for name, _ in found)
                 rows.append((used, found))
             self._parts.append(rows)
             self._after.append(after)
-        self._result = {b: name for name in size if (b := graph.buffer_of.get(name)) is not None}
+        self._result = {b: name for name in sorted(made) if (b := graph.buffer_of.get(name)) is not None}
         for name in wrapper.inputs:
             layout = profile.names.get(name)
             if layout is not None and layout.storage == name and name in profile.freed and name in graph.buffer_of:
@@ -262,14 +262,7 @@ class EventsOf:
     def __call__(self, order: Sequence[int]) -> list[Event]:
         """The events of an order; linear in the program."""
         graph, program = self.graph, self.graph.program
-        last: dict[int, int] = {}
-        for position, v in enumerate(order):
-            for b in program.touched[v]:
-                last[b] = position
-        dying: list[list[int]] = [[] for _ in order]
-        for b in sorted(last):
-            if program.buffers[b].kind != "output" and not graph.returned(b):
-                dying[last[b]].append(b)
+        gone = dying(program, order, graph.returned)
         block = dict(self.arguments)
         events: list[Event] = []
         taken = 0
@@ -294,7 +287,7 @@ class EventsOf:
                     ask(name, change)
             for name, change in self._after[v]:
                 ask(name, change)
-            for b in dying[position]:
+            for b in gone[position]:
                 name = self._storage[b][0] if b in self._storage else self._result.get(b, "")
                 ask(name, -1)
         return events
